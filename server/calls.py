@@ -1,0 +1,111 @@
+"""What a route asks of the serving core, and what comes back.
+
+Routes know HTTP and build a Call; server/core.py carries it out. Neither side
+sees the other's types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from server.protocol import FinishReason, Load, Ready, Sampling, Timings
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model as it would be loaded now."""
+
+    name: str
+    """Canonical `name:tag`."""
+    identity: str
+    """Changes when other weights stand under the name; a loaded model of another identity
+    is unloaded, once its requests have ended, before this one is served."""
+    load: Load
+    keep_alive: float
+    """Seconds the model stays loaded after its last request; negative is for ever,
+    0 unloads as soon as it is idle. The last request's value counts."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One generation, wholly resolved: defaults merged, template rendered."""
+
+    id: str
+    endpoint: str
+    """The route's path, for metrics and the log line."""
+    spec: ModelSpec
+    prompt: str | list[int]
+    sampling: Sampling
+    max_tokens: int
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True)
+class Begun:
+    """First event of every call: the prompt fits and runs. Errors before it are raised."""
+
+    prompt_tokens: int
+    load_seconds: float
+    """Time this call waited for its model to load; 0 if it was loaded."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A piece of the answer."""
+
+    text: str
+    n_tokens: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Last event of every call that did not raise."""
+
+    reason: FinishReason
+    prompt_tokens: int
+    completion_tokens: int
+    timings: Timings
+    total_seconds: float
+
+
+CallEvent = Begun | Text | Ended
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model with a worker process, as /api/ps and the metrics need it."""
+
+    spec: ModelSpec
+    pid: int
+    ready: Ready | None
+    """None while it loads."""
+    running: int
+    """Requests that have been handed to the worker."""
+    waiting: int
+    """Requests for it that wait in the daemon."""
+    expires_at: float | None
+    """Unix time at which it will be unloaded if nothing comes; None: never, or busy."""
+
+
+class Core(Protocol):
+    """The serving core as routes see it. Raises only server.errors.ServingError."""
+
+    def generate(self, call: Call) -> AsyncIterator[CallEvent]:
+        """Begun, Text…, Ended. Closing the iterator cancels the request. Raises before
+        Begun when the request was refused or the model did not load, after it when the
+        worker died."""
+        ...
+
+    async def load(self, spec: ModelSpec) -> LoadedModel:
+        """Load the model and wait until it serves; only renews keep_alive if it does."""
+        ...
+
+    async def unload(self, name: str) -> bool:
+        """Unload once its running requests have ended; waits until its process has exited.
+        False if it was not loaded."""
+        ...
+
+    def loaded(self) -> list[LoadedModel]: ...

@@ -1,0 +1,65 @@
+"""What can go wrong with a request, as types. server/app.py turns them into HTTP in one table."""
+
+from __future__ import annotations
+
+
+class ServingError(Exception):
+    """Root of all errors that a client is told about."""
+
+    status = 500
+    type = "server_error"
+    code: str | None = None
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+class BadRequest(ServingError):
+    """The request cannot be served as asked, however often it is sent."""
+
+    status = 400
+    type = "invalid_request_error"
+
+
+class Unauthorized(ServingError):
+    status = 401
+    type = "authentication_error"
+    code = "invalid_api_key"
+
+
+class ModelNotFound(ServingError):
+    status = 404
+    type = "invalid_request_error"
+    code = "model_not_found"
+
+
+class QueueFull(ServingError):
+    """Overload: the caller may try again after retry_after seconds."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "queue_full"
+    retry_after = 1
+
+
+class ShuttingDown(ServingError):
+    status = 503
+    type = "server_error"
+    code = "shutting_down"
+    retry_after = 5
+
+
+class LoadError(ServingError):
+    """The model could not be loaded; the next request tries again."""
+
+    status = 500
+    code = "model_load_failed"
+
+
+class WorkerDied(ServingError):
+    """The model's process ended under the request; the next request loads it again."""
+
+    status = 500
+    code = "worker_died"

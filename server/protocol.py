@@ -1,0 +1,226 @@
+"""Messages between the daemon and the worker process of one model.
+
+Each message is one msgpack map, tagged by its class, behind a 4-byte big-endian
+length, on a socket pair. They are grouped by who receives them. All byte
+counts are bytes, all durations seconds, all token counts tokens.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Literal
+
+import msgspec
+
+# A prompt of a million tokens is about 5 MB of text; nothing honest is longer than this.
+MAX_FRAME_BYTES = 64 << 20
+
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+
+
+class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the next token is drawn. Defaults are llama-server's."""
+
+    temperature: float = 0.8
+    """0 or less is greedy."""
+    top_k: int = 40
+    """0 or less keeps all."""
+    top_p: float = 0.95
+    min_p: float = 0.05
+    typical_p: float = 1.0
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    """Tokens the penalties look back on; -1 is the whole context, 0 none."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    """None draws a fresh seed for the request."""
+    logit_bias: dict[int, float] = {}
+
+
+# -- to the worker ---------------------------------------------------------------------
+
+
+class Load(msgspec.Struct, frozen=True, tag=True):
+    """Load the model. First and only once; answered by Ready or LoadFailed."""
+
+    model: str
+    paths: list[str]
+    """The GGUF files in order of the splits; one for a model in one file."""
+    residency: str
+    """A name from residency.modes."""
+    n_ctx: int
+    """KV cells of the whole context, shared by the slots; 0 takes the model's own."""
+    n_batch: int
+    n_ubatch: int
+    n_threads: int
+    """0 chooses from the CPUs and the cgroup's quota."""
+    n_gpu_layers: int
+    n_slots: int
+
+
+class Generate(msgspec.Struct, frozen=True, tag=True):
+    """Run one request. Answered by Accepted or Rejected, then pieces, then Finished."""
+
+    id: str
+    prompt: str | list[int]
+    """Text to tokenise (special tokens parsed, BOS added where the model wants one and
+    the text does not start with it) or token ids taken as they are."""
+    sampling: Sampling
+    max_tokens: int
+    """Tokens to generate at most; negative is until the context is full, 0 prefills only."""
+    stop: list[str] = []
+    ignore_eos: bool = False
+
+
+class Cancel(msgspec.Struct, frozen=True, tag=True):
+    """Stop a request, wherever it is. Answered by its Finished; ignored if unknown."""
+
+    id: str
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag=True):
+    """End all requests as cancelled, free the model, exit 0."""
+
+
+ToWorker = Load | Generate | Cancel | Shutdown
+
+# -- to the daemon ---------------------------------------------------------------------
+
+
+class WeightBytes(msgspec.Struct, frozen=True):
+    """The weights of the loaded model, by what backs them."""
+
+    file: int = 0
+    anonymous: int = 0
+    device: int = 0
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The model is loaded and serves."""
+
+    load_seconds: float
+    n_ctx: int
+    n_ctx_train: int
+    n_slots: int
+    weights: WeightBytes
+    mapped_bytes: int
+    """Bytes of file mappings that hold weights, page-aligned."""
+    kv_bytes: int
+
+
+class LoadFailed(msgspec.Struct, frozen=True, tag=True):
+    """The model could not be loaded; the worker exits."""
+
+    message: str
+
+
+class Accepted(msgspec.Struct, frozen=True, tag=True):
+    """The prompt is tokenised, fits, and has a slot."""
+
+    id: str
+    prompt_tokens: int
+
+
+class Rejected(msgspec.Struct, frozen=True, tag=True):
+    """The request cannot run as asked: the caller's fault. Nothing more follows for it."""
+
+    id: str
+    message: str
+    param: str | None = None
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """New text of one request: whole UTF-8, held back while it may begin a stop string."""
+
+    id: str
+    text: str
+    n_tokens: int
+    """Tokens sampled since this request's last piece."""
+
+
+class Step(msgspec.Struct, frozen=True, tag=True):
+    """What one step of the engine produced, for all slots at once."""
+
+    pieces: list[Piece]
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """Where a request's time went, as the worker saw it."""
+
+    prompt_seconds: float
+    predicted_seconds: float
+    major_faults: int
+    """Major faults of the worker process while the request ran (shared with other slots)."""
+
+
+class Finished(msgspec.Struct, frozen=True, tag=True):
+    """A request ended; its only end after Accepted."""
+
+    id: str
+    reason: FinishReason
+    prompt_tokens: int
+    completion_tokens: int
+    timings: Timings
+    error: str | None = None
+    """Set when reason is "error"."""
+
+
+class PinReport(msgspec.Struct, frozen=True, tag=True):
+    """A pin of weights was tried: at load (pinned) or after the first completed request."""
+
+    bytes_asked: int
+    bytes_locked: int
+    n_runs: int
+    seconds: float
+    errno: int
+    """0 when all was locked, else of the call that failed."""
+    message: str
+    """Empty, or what failed and the remedy."""
+
+
+ToDaemon = Ready | LoadFailed | Accepted | Rejected | Step | Finished | PinReport
+
+# -- framing ---------------------------------------------------------------------------
+
+_HEADER = struct.Struct(">I")
+HEADER_BYTES = _HEADER.size
+_encoder = msgspec.msgpack.Encoder()
+_to_worker = msgspec.msgpack.Decoder(ToWorker)
+_to_daemon = msgspec.msgpack.Decoder(ToDaemon)
+
+
+class ProtocolError(Exception):
+    """The peer sent what is no message: too long, cut off, or of an unknown shape."""
+
+
+def encode(message: ToWorker | ToDaemon) -> bytes:
+    """One frame. Raises ProtocolError if it would be longer than MAX_FRAME_BYTES."""
+    body = _encoder.encode(message)
+    if len(body) > MAX_FRAME_BYTES:
+        raise ProtocolError(f"message of {len(body)} bytes, at most {MAX_FRAME_BYTES} are allowed")
+    return _HEADER.pack(len(body)) + body
+
+
+def body_length(header: bytes) -> int:
+    """Length of the body behind a header of HEADER_BYTES. Raises ProtocolError."""
+    (length,) = _HEADER.unpack(header)
+    if length > MAX_FRAME_BYTES:
+        raise ProtocolError(f"frame of {length} bytes, at most {MAX_FRAME_BYTES} are allowed")
+    return int(length)
+
+
+def decode_for_worker(body: bytes) -> ToWorker:
+    """The message in a frame's body. Raises ProtocolError."""
+    try:
+        return _to_worker.decode(body)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(str(error)) from error
+
+
+def decode_for_daemon(body: bytes) -> ToDaemon:
+    """The message in a frame's body. Raises ProtocolError."""
+    try:
+        return _to_daemon.decode(body)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(str(error)) from error
