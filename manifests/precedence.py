@@ -1,0 +1,78 @@
+"""The ladder that decides each option: Modelfile, manifest, environment, default; top wins."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from manifests.errors import InvalidValue
+from manifests.manifest import LoaderOptions, Parameters
+from manifests.options import check_value, from_text, set_options
+
+Source = Literal["modelfile", "manifest", "environment", "default"]
+
+
+@dataclass(frozen=True)
+class Effective:
+    """A value in force and the rung it came from."""
+
+    value: int | str
+    source: Source
+
+
+def resolve_loader(
+    modelfile: LoaderOptions | None,
+    manifest: LoaderOptions,
+    environment: Mapping[str, str],
+    modes: Collection[str],
+    defaults: Mapping[str, int | str],
+) -> tuple[dict[str, Effective], list[str]]:
+    """Each option of defaults as it is in force, and warnings.
+
+    environment holds the raw text of each variable that is set, by option. An unusable value
+    on the rung that wins gives the default, not the next rung: what a lower rung says was
+    meant to be overruled, and may be the very thing its operator wanted away from.
+    """
+    rungs: list[tuple[Source, Mapping[str, Any]]] = [
+        ("modelfile", set_options(modelfile) if modelfile else {}),
+        ("manifest", set_options(manifest)),
+        ("environment", {key: from_text(key, text.strip()) for key, text in environment.items()}),
+    ]
+    effective: dict[str, Effective] = {}
+    warnings: list[str] = []
+    for option, default in defaults.items():
+        effective[option] = Effective(default, "default")
+        lowest: tuple[Source, Any] = ("default", default)
+        source, value = next(
+            ((source, values[option]) for source, values in rungs if option in values), lowest
+        )
+        fault = _fault(option, value, modes)
+        if fault is None:
+            effective[option] = Effective(value, source)
+        else:
+            warnings.append(f"{option} of the {source} {fault}; the default {default!r} is used")
+    return effective, warnings
+
+
+def _fault(option: str, value: object, modes: Collection[str]) -> str | None:
+    if option == "weight_residency" and value not in modes:
+        return f"is the unknown mode {value!r} (modes: {', '.join(modes)})"
+    try:
+        check_value(LoaderOptions, option, value)
+    except InvalidValue as error:
+        return error.why
+    return None
+
+
+def resolve_parameters(
+    modelfile: Parameters | None, manifest: Parameters
+) -> tuple[Parameters, dict[str, Source]]:
+    """The sampling parameters in force, and of each that is set the rung it came from."""
+    lower = set_options(manifest)
+    upper = set_options(modelfile) if modelfile else {}
+    sources: dict[str, Source] = {
+        **dict.fromkeys(lower, "manifest"),
+        **dict.fromkeys(upper, "modelfile"),
+    }
+    return Parameters.model_validate({**lower, **upper}), sources
