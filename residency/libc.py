@@ -1,0 +1,136 @@
+"""The memory calls of libc that Python does not wrap.
+
+Advice and protection values come from the mmap module, which has each
+platform's own. ctypes.CDLL drops the GIL around each call; a call that waits
+for the disk stalls no other thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap as _mmap
+import os
+import sys
+
+PAGE_BYTES = _mmap.PAGESIZE
+
+MADV_WILLNEED = _mmap.MADV_WILLNEED
+MADV_RANDOM = _mmap.MADV_RANDOM
+
+_MAP_FAILED = ctypes.c_void_p(-1).value
+# The same number on every Linux architecture but alpha. linux/scripts/syscall.tbl
+_SYS_CACHESTAT = 451
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.munlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+_libc.fstatfs.argtypes = [ctypes.c_int, ctypes.c_void_p]
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int64,
+]
+_libc.syscall.restype = ctypes.c_long
+
+
+# struct statfs is 120 bytes on 64-bit Linux and begins with f_type, a long.
+_STATFS_LONGS = 64
+
+
+class _CachestatRange(ctypes.Structure):
+    _fields_ = (("off", ctypes.c_uint64), ("len", ctypes.c_uint64))
+
+
+class _Cachestat(ctypes.Structure):
+    _fields_ = (
+        ("nr_cache", ctypes.c_uint64),
+        ("nr_dirty", ctypes.c_uint64),
+        ("nr_writeback", ctypes.c_uint64),
+        ("nr_evicted", ctypes.c_uint64),
+        ("nr_recently_evicted", ctypes.c_uint64),
+    )
+
+
+def _failed(call: str, address: int, length: int) -> OSError:
+    code = ctypes.get_errno()
+    return OSError(code, f"{call} of {length} bytes at {address:#x}: {os.strerror(code)}")
+
+
+def mlock(address: int, length: int) -> None:
+    """Bring the pages in and keep them in RAM. Page-aligned outward by the kernel."""
+    if _libc.mlock(address, length):
+        raise _failed("mlock", address, length)
+
+
+def munlock(address: int, length: int) -> None:
+    """Let the pages be reclaimed again."""
+    if _libc.munlock(address, length):
+        raise _failed("munlock", address, length)
+
+
+def madvise(address: int, length: int, advice: int) -> None:
+    """Advise on pages; the address has to be page-aligned."""
+    if _libc.madvise(address, length, advice):
+        raise _failed(f"madvise({advice})", address, length)
+
+
+def mincore(address: int, length: int) -> bytes:
+    """One byte a page, its lowest bit set if the page is in RAM; the rest is undefined.
+
+    Linux sets every bit for a caller who neither owns nor may write the file.
+    """
+    vector = ctypes.create_string_buffer(-(-length // PAGE_BYTES))
+    if _libc.mincore(address, length, vector):
+        raise _failed("mincore", address, length)
+    return vector.raw
+
+
+def mmap_file(fd: int, length: int) -> int:
+    """Map a file from its start, shared and read-only; the address. No page is read."""
+    address = _libc.mmap(None, length, _mmap.PROT_READ, _mmap.MAP_SHARED, fd, 0)
+    if address == _MAP_FAILED:
+        raise _failed("mmap", 0, length)
+    return int(address)
+
+
+def munmap(address: int, length: int) -> None:
+    """Undo mmap_file."""
+    if _libc.munmap(address, length):
+        raise _failed("munmap", address, length)
+
+
+def cachestat(fd: int, offset: int, length: int) -> int:
+    """Pages of a file range that are in the page cache; a length of 0 is up to the end.
+
+    Raises ENOSYS before Linux 6.5 and elsewhere. EPERM to a caller who neither
+    owns nor may write the file since 6.14; older ones answer him truly.
+    """
+    if sys.platform != "linux":
+        raise OSError(errno.ENOSYS, f"cachestat: {os.strerror(errno.ENOSYS)}")
+    asked, counted = _CachestatRange(offset, length), _Cachestat()
+    if _libc.syscall(
+        ctypes.c_long(_SYS_CACHESTAT),
+        ctypes.c_long(fd),
+        ctypes.byref(asked),
+        ctypes.byref(counted),
+        ctypes.c_ulong(0),
+    ):
+        raise _failed("cachestat", offset, length)
+    return int(counted.nr_cache)
+
+
+def filesystem_magic(fd: int) -> int:
+    """Which kind of filesystem a file lies on, as a number of linux/magic.h. Linux only."""
+    answer = (ctypes.c_long * _STATFS_LONGS)()
+    if _libc.fstatfs(fd, answer):
+        code = ctypes.get_errno()
+        raise OSError(code, f"fstatfs: {os.strerror(code)}")
+    return int(answer[0])
