@@ -1,0 +1,298 @@
+"""llama.cpp, typed: the one module that imports llama_cpp.
+
+Every resource is a context manager over a native pointer; whoever opens them
+keeps them in an ExitStack, so that a context goes before its model.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import llama_cpp.llama_cpp as c
+import numpy as np
+
+from server.worker.native_log import NativeLog
+from server.worker.refusals import BUILD_HINT
+from server.worker.slots import Tokens
+from server.worker.weights import Weight
+
+# llama.cpp draws a seed of its own when given this one.
+RANDOM_SEED = int(c.LLAMA_DEFAULT_SEED)
+MAX_SEQUENCES = int(c.llama_max_parallel_sequences())
+
+
+class LibraryMismatch(Exception):
+    """llama_cpp is not the build that corral needs."""
+
+
+class NativeError(Exception):
+    """llama.cpp refused; the message carries its own last error lines."""
+
+
+def check_library() -> None:
+    """Raises LibraryMismatch unless llama_cpp is the patched build and its binding fits it."""
+    size = getattr(c, "llama_model_params_size", None)
+    if size is None or not hasattr(c.llama_model_params, "prefetch"):
+        raise LibraryMismatch(f"llama_cpp is not corral's patched build: {BUILD_HINT}")
+    if size() != ctypes.sizeof(c.llama_model_params):
+        raise LibraryMismatch(
+            f"llama_model_params has {size()} bytes in the library and "
+            f"{ctypes.sizeof(c.llama_model_params)} in its Python binding: {BUILD_HINT}"
+        )
+
+
+@contextmanager
+def open_library(log: NativeLog) -> Iterator[None]:
+    """llama.cpp, with its log going to `log`. Once per process."""
+    callback = c.llama_log_callback(lambda level, text, _: log.on_line(level, text))
+    c.llama_log_set(callback, ctypes.c_void_p(0))
+    c.llama_backend_init()
+    # A build for any CPU has a library per kind of CPU beside libllama, loaded on demand.
+    if c._lib.ggml_backend_reg_count() == 0:
+        c._lib.ggml_backend_load_all_from_path(bytes(c._base_path))
+    try:
+        yield
+    finally:
+        c.llama_backend_free()
+        c.llama_log_set(c.llama_log_callback(0), ctypes.c_void_p(0))
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """What a load is asked for, beyond the files."""
+
+    use_mmap: bool
+    use_mlock: bool
+    prefetch: bool
+    n_gpu_layers: int
+
+
+class Vocab:
+    """Text to tokens and back. Valid as long as its model."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        self.n_tokens = int(c.llama_vocab_n_tokens(handle))
+        self.is_empty = bool(c.llama_vocab_type(handle) == c.LLAMA_VOCAB_TYPE_NONE)
+        bos = int(c.llama_vocab_bos(handle))
+        adds_bos = bool(c.llama_vocab_get_add_bos(handle)) and bos >= 0
+        self._bos_text = c.llama_vocab_get_text(handle, bos) if adds_bos else b""
+        self._piece = ctypes.create_string_buffer(256)
+
+    def tokenize(self, text: str) -> Tokens:
+        """Special tokens parsed; BOS added where the model wants one and the text has none."""
+        raw = text.encode()
+        has_bos = bool(self._bos_text) and raw.startswith(self._bos_text)
+        # A token covers at least one byte; two more for BOS and EOS.
+        tokens = np.empty(len(raw) + 2, dtype=np.int32)
+        room = tokens.ctypes.data_as(ctypes.POINTER(c.llama_token))
+        n = c.llama_tokenize(self._handle, raw, len(raw), room, len(tokens), not has_bos, True)
+        assert 0 <= n <= len(tokens), (n, len(raw))
+        return tokens[:n].copy()
+
+    def piece(self, token: int) -> bytes:
+        """The token's bytes, perhaps part of a character; none for special tokens."""
+        n = c.llama_token_to_piece(self._handle, token, self._piece, len(self._piece), 0, False)
+        if n < 0:
+            self._piece = ctypes.create_string_buffer(-n)
+            return self.piece(token)
+        return self._piece.raw[:n]
+
+    def is_end(self, token: int) -> bool:
+        """Whether the token ends a generation."""
+        return bool(c.llama_vocab_is_eog(self._handle, token))
+
+
+class Model:
+    """A loaded model: what it holds and where. Valid inside open_model."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+        self.vocab = Vocab(c.llama_model_get_vocab(handle))
+        self.n_ctx_train = int(c.llama_model_n_ctx_train(handle))
+
+    @property
+    def is_decoder(self) -> bool:
+        """A plain one, neither an encoder nor an encoder-decoder pair."""
+        handle = self.handle
+        return bool(c.llama_model_has_decoder(handle) and not c.llama_model_has_encoder(handle))
+
+    def weights(self) -> list[Weight]:
+        extent = c.llama_weight_extent()
+        weights = []
+        for i in range(c.llama_model_n_weights(self.handle)):
+            c.llama_model_weight(self.handle, i, ctypes.byref(extent))
+            mapping = extent.mapping if extent.mapping >= 0 else None
+            name = extent.name.decode(errors="replace")
+            weights.append(Weight(name, extent.data or 0, extent.size, mapping, extent.host))
+        return weights
+
+
+@contextmanager
+def open_model(paths: Sequence[Path], options: ModelOptions, log: NativeLog) -> Iterator[Model]:
+    """Loads the model in these files, the splits in order. Raises NativeError."""
+    params = c.llama_model_default_params()
+    params.use_mmap = options.use_mmap
+    params.use_mlock = options.use_mlock
+    params.prefetch = options.prefetch
+    params.n_gpu_layers = options.n_gpu_layers
+    # Both would read weights into anonymous memory behind the mapping's back.
+    params.lazy_mode = c.LLAMA_LAZY_MODE_OFF
+    params.use_extra_bufts = False
+    # Always by explicit paths: the store's blobs do not carry llama.cpp's split names.
+    names = (ctypes.c_char_p * len(paths))(*(bytes(path) for path in paths))
+    handle = c.llama_model_load_from_splits(names, len(paths), params)
+    if not handle:
+        raise NativeError(log.last_errors())
+    try:
+        yield Model(handle)
+    finally:
+        c.llama_model_free(handle)
+
+
+class Batch:
+    """The tokens of one decode. One is made per context and filled anew for each step."""
+
+    def __init__(self, capacity: int) -> None:
+        self._tokens = np.zeros(capacity, dtype=np.int32)
+        self._positions = np.zeros(capacity, dtype=np.int32)
+        self._n_seqs = np.ones(capacity, dtype=np.int32)
+        self._seqs = np.zeros(capacity, dtype=np.int32)
+        first, width = self._seqs.ctypes.data, self._seqs.itemsize
+        self._seq_pointers = first + width * np.arange(capacity, dtype=np.uintp)
+        self._outputs = np.zeros(capacity, dtype=np.int8)
+        self._counting = np.arange(capacity, dtype=np.int32)
+        fields = dict(c.llama_batch._fields_)
+        self.native = c.llama_batch(
+            n_tokens=0,
+            token=self._tokens.ctypes.data_as(fields["token"]),
+            pos=self._positions.ctypes.data_as(fields["pos"]),
+            n_seq_id=self._n_seqs.ctypes.data_as(fields["n_seq_id"]),
+            seq_id=self._seq_pointers.ctypes.data_as(fields["seq_id"]),
+            logits=self._outputs.ctypes.data_as(fields["logits"]),
+        )
+
+    def clear(self) -> None:
+        self.native.n_tokens = 0
+
+    def add(self, tokens: Tokens, position: int, seq: int, *, output: bool) -> int:
+        """Appends a run of one sequence. Index of its last token, whose logits `output` wants."""
+        start = int(self.native.n_tokens)
+        end = start + len(tokens)
+        self._tokens[start:end] = tokens
+        self._positions[start:end] = self._counting[: len(tokens)] + position
+        self._seqs[start:end] = seq
+        self._outputs[start:end] = 0
+        self._outputs[end - 1] = output
+        self.native.n_tokens = end
+        return end - 1
+
+
+@dataclass(frozen=True)
+class ContextOptions:
+    """Sizes in tokens. n_ctx 0 takes the model's own."""
+
+    n_ctx: int
+    n_batch: int
+    n_ubatch: int
+    n_threads: int
+    n_seq_max: int
+
+
+class Context:
+    """KV cells and compute buffers of a model. Valid inside open_context."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+        self._memory = c.llama_get_memory(handle)
+        self.n_ctx = int(c.llama_n_ctx(handle))
+        self.n_batch = int(c.llama_n_batch(handle))
+        self.n_ubatch = int(c.llama_n_ubatch(handle))
+
+    def decode(self, batch: Batch) -> int:
+        """0: done. 1: no KV cells left, nothing changed. Else failed, perhaps half-way."""
+        return int(c.llama_decode(self.handle, batch.native))
+
+    def forget(self, seq: int) -> None:
+        """Frees the KV cells of a sequence."""
+        c.llama_memory_seq_rm(self._memory, seq, -1, -1)
+
+
+@contextmanager
+def open_context(model: Model, options: ContextOptions, log: NativeLog) -> Iterator[Context]:
+    """Raises NativeError, for one when the KV cache does not fit in memory."""
+    params = c.llama_context_default_params()
+    params.n_ctx = options.n_ctx
+    params.n_batch = options.n_batch
+    params.n_ubatch = options.n_ubatch
+    params.n_seq_max = options.n_seq_max
+    # One row of logits per sequence, not per token: with a vocabulary of 262,144 the
+    # difference is half a gigabyte of compute buffer.
+    params.n_outputs_max = options.n_seq_max
+    params.n_threads = params.n_threads_batch = options.n_threads
+    # All sequences draw on one pool of cells, so that a lone request may use the whole context.
+    params.kv_unified = True
+    params.swa_full = False
+    handle = c.llama_init_from_model(model.handle, params)
+    if not handle:
+        raise NativeError(log.last_errors())
+    try:
+        yield Context(handle)
+    finally:
+        c.llama_free(handle)
+
+
+class Sampler:
+    """A chain of llama.cpp's samplers, applied in the order they were added."""
+
+    def __init__(self, n_vocab: int) -> None:
+        self._n_vocab = n_vocab
+        self._chain = c.llama_sampler_chain_init(c.llama_sampler_chain_default_params())
+
+    def add_logit_bias(self, bias: dict[int, float]) -> None:
+        entries = (c.llama_logit_bias * len(bias))(*bias.items())
+        self._add(c.llama_sampler_init_logit_bias(self._n_vocab, len(bias), entries))
+
+    def add_penalties(self, last_n: int, repeat: float, frequency: float, presence: float) -> None:
+        self._add(
+            c.llama_sampler_init_penalties(self._n_vocab, last_n, repeat, frequency, presence)
+        )
+
+    def add_top_k(self, k: int) -> None:
+        self._add(c.llama_sampler_init_top_k(k))
+
+    def add_typical(self, p: float) -> None:
+        self._add(c.llama_sampler_init_typical(p, 1))
+
+    def add_top_p(self, p: float) -> None:
+        self._add(c.llama_sampler_init_top_p(p, 1))
+
+    def add_min_p(self, p: float) -> None:
+        self._add(c.llama_sampler_init_min_p(p, 1))
+
+    def add_temperature(self, temperature: float) -> None:
+        self._add(c.llama_sampler_init_temp(temperature))
+
+    def add_draw(self, seed: int) -> None:
+        self._add(c.llama_sampler_init_dist(seed))
+
+    def add_greedy(self) -> None:
+        self._add(c.llama_sampler_init_greedy())
+
+    def accept(self, token: int) -> None:
+        """Counts a token that was not sampled (the prompt's) for the penalties."""
+        c.llama_sampler_accept(self._chain, token)
+
+    def sample(self, context: Context, index: int) -> int:
+        """Draws from the logits of the batch's token at `index`, and accepts what it drew."""
+        return int(c.llama_sampler_sample(self._chain, context.handle, index))
+
+    def close(self) -> None:
+        c.llama_sampler_free(self._chain)
+
+    def _add(self, sampler: int) -> None:
+        c.llama_sampler_chain_add(self._chain, sampler)

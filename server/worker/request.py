@@ -1,0 +1,68 @@
+"""One running request: its tokens, its sampler, its text and its clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from server.protocol import Finished, FinishReason, Piece, Timings
+from server.worker.backend import TokenSampler
+from server.worker.slots import Sequence
+from server.worker.text import TextStream
+
+
+@dataclass(frozen=True)
+class Meters:
+    """What a request is measured by; injected so that tests need no clock."""
+
+    clock: Callable[[], float]
+    """Seconds, monotonic."""
+    major_faults: Callable[[], int]
+    """Of this process, so far."""
+
+
+@dataclass
+class Request:
+    id: str
+    sequence: Sequence
+    sampler: TokenSampler
+    text: TextStream
+    meters: Meters
+    untold: int = 0
+    """Tokens sampled since the last piece."""
+    first_token_at: float | None = None
+    started_at: float = field(init=False)
+    faults_before: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.started_at = self.meters.clock()
+        self.faults_before = self.meters.major_faults()
+
+    def count(self, token: int) -> None:
+        """Takes note of a token that was sampled."""
+        if self.first_token_at is None:
+            self.first_token_at = self.meters.clock()
+        self.sequence.append(token)
+        self.untold += 1
+
+    def piece(self, text: str) -> Piece:
+        """`text` as a piece, with the tokens since the last one."""
+        untold, self.untold = self.untold, 0
+        return Piece(self.id, text, untold)
+
+    def finished(self, reason: FinishReason, error: str | None) -> Finished:
+        now = self.meters.clock()
+        first = now if self.first_token_at is None else self.first_token_at
+        timings = Timings(
+            prompt_seconds=first - self.started_at,
+            predicted_seconds=now - first,
+            major_faults=self.meters.major_faults() - self.faults_before,
+        )
+        return Finished(
+            id=self.id,
+            reason=reason,
+            prompt_tokens=self.sequence.n_prompt,
+            completion_tokens=self.sequence.generated,
+            timings=timings,
+            error=error,
+        )

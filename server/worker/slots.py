@@ -1,0 +1,78 @@
+"""The sequences in the slots, and which of their tokens the next decode takes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Tokens = npt.NDArray[np.int32]
+
+
+class Sequence:
+    """The tokens of one request: the prompt, then what was sampled.
+
+    `n_known` tokens are known, the first `n_past` of them are in the KV cache. A sequence that
+    is one behind decodes; one that is further behind still reads its prompt.
+    """
+
+    def __init__(self, slot: int, prompt: Tokens, max_tokens: int, n_ctx: int) -> None:
+        self.slot = slot
+        self.n_prompt = len(prompt)
+        room = n_ctx - self.n_prompt
+        # The last token sampled needs no cell: it is not decoded any more.
+        self.max_new = room + 1 if max_tokens < 0 else min(max_tokens, room + 1)
+        self._tokens = np.empty(self.n_prompt + self.max_new, dtype=np.int32)
+        self._tokens[: self.n_prompt] = prompt
+        self.n_known = self.n_prompt
+        self.n_past = 0
+
+    @property
+    def behind(self) -> int:
+        return self.n_known - self.n_past
+
+    @property
+    def generated(self) -> int:
+        return self.n_known - self.n_prompt
+
+    @property
+    def exhausted(self) -> bool:
+        """All tokens that were asked for, or that fit, have been sampled."""
+        return self.generated == self.max_new
+
+    def take(self, n: int) -> Tokens:
+        """The next `n` tokens to decode. A view: valid until the sequence ends."""
+        return self._tokens[self.n_past : self.n_past + n]
+
+    def append(self, token: int) -> None:
+        self._tokens[self.n_known] = token
+        self.n_known += 1
+
+    def __repr__(self) -> str:
+        return f"<slot {self.slot}: {self.n_past}/{self.n_known}, {self.generated} new>"
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A run of one sequence's tokens in a decode."""
+
+    sequence: Sequence
+    n_tokens: int
+    samples: bool
+    """It reaches the last known token, and another one is wanted."""
+
+
+def plan_step(sequences: Collection[Sequence], budget: int) -> list[Slice]:
+    """The next decode: a token of every decoding sequence, then prompts, in the order given, as
+    far as `budget` tokens go. A long prompt so delays the others by one step, not by its length.
+    """
+    slices = [Slice(s, 1, not s.exhausted) for s in sequences if s.behind == 1]
+    left = budget - len(slices)
+    for sequence in sequences:
+        if sequence.behind > 1 and left > 0:
+            n = min(left, sequence.behind)
+            slices.append(Slice(sequence, n, n == sequence.behind and not sequence.exhausted))
+            left -= n
+    return slices

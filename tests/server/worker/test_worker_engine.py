@@ -1,0 +1,312 @@
+"""The engine over a model that is a script: every way a request begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+import pytest
+
+from residency.pin import PinJob, PinResult
+from residency.procfs import ProcUnavailable
+from residency.ranges import Range
+from server.protocol import (
+    Accepted,
+    Finished,
+    FinishReason,
+    Generate,
+    PinReport,
+    Rejected,
+    Sampling,
+    Step,
+    ToDaemon,
+)
+from server.worker.backend import DECODED, NO_CELLS
+from server.worker.engine import Engine
+from server.worker.pinning import PinHook
+from server.worker.request import Meters
+from server.worker.slots import Slice, Tokens
+
+END = 0
+LETTERS = {i: bytes([96 + i]) for i in range(1, 27)}
+
+
+@dataclass
+class ScriptedSampler:
+    """Draws a, b, c, … and then the end."""
+
+    length: int
+    closed: bool = False
+    drawn: int = 0
+
+    def draw(self, row: int) -> int:
+        self.drawn += 1
+        return self.drawn if self.drawn <= self.length else END
+
+    def close(self) -> None:
+        assert not self.closed
+        self.closed = True
+
+
+@dataclass
+class ScriptedModel:
+    n_ctx: int = 32
+    n_slots: int = 2
+    n_vocab: int = 27
+    step_tokens: int = 4
+    answer_length: int = 5
+    status: int = DECODED
+    decodes: list[list[tuple[int, int]]] = field(default_factory=list)
+    """Slot and number of tokens of each slice."""
+    used: set[int] = field(default_factory=set)
+    """Slots with KV cells."""
+    samplers: list[ScriptedSampler] = field(default_factory=list)
+
+    def tokenize(self, text: str) -> Tokens:
+        return np.array([ord(char) - 96 for char in text], dtype=np.int32)
+
+    def piece(self, token: int) -> bytes:
+        return LETTERS[token]
+
+    def is_end(self, token: int) -> bool:
+        return token == END
+
+    def sampler(self, sampling: Sampling, prompt: Tokens, ignore_eos: bool) -> ScriptedSampler:
+        self.samplers.append(ScriptedSampler(self.answer_length))
+        return self.samplers[-1]
+
+    def decode(self, slices: Sequence[Slice]) -> int:
+        self.decodes.append([(part.sequence.slot, part.n_tokens) for part in slices])
+        self.used |= {part.sequence.slot for part in slices}
+        return self.status
+
+    def forget(self, slot: int) -> None:
+        self.used.discard(slot)
+
+
+@dataclass
+class ScriptedPin:
+    """A pin of two slices."""
+
+    steps: int = 0
+
+    def step(self) -> PinResult | None:
+        self.steps += 1
+        return None if self.steps < 2 else PinResult(8, 8, 1, 0.0, 0, "")
+
+
+@dataclass
+class World:
+    model: ScriptedModel = field(default_factory=ScriptedModel)
+    sent: list[ToDaemon] = field(default_factory=list)
+    pins: list[ScriptedPin] = field(default_factory=list)
+    now: int = 0
+
+    def __post_init__(self) -> None:
+        hook = PinHook([Range(0, 8)], armed=True, start=self._start_pin)
+        self.engine = Engine(self.model, self.sent.append, hook, Meters(self._tick, lambda: 7))
+
+    def generate(self, request_id: str, prompt: str = "abc", max_tokens: int = -1) -> None:
+        self.engine.on_generate(Generate(request_id, prompt, Sampling(), max_tokens))
+
+    def run(self, steps: int = 50) -> None:
+        for _ in range(steps):
+            if not self.engine.idle:
+                self.engine.step()
+
+    def ends(self) -> dict[str, FinishReason]:
+        return {m.id: m.reason for m in self.sent if isinstance(m, Finished)}
+
+    def text(self, request_id: str) -> str:
+        steps = [m for m in self.sent if isinstance(m, Step)]
+        return "".join(p.text for step in steps for p in step.pieces if p.id == request_id)
+
+    def _start_pin(self, mapped: Sequence[Range]) -> PinJob:
+        assert mapped == [Range(0, 8)]
+        self.pins.append(ScriptedPin())
+        return cast(PinJob, self.pins[-1])
+
+    def _tick(self) -> float:
+        self.now += 1
+        return float(self.now)
+
+
+def fail_decode(world: World) -> None:
+    world.model.status = -3
+    world.generate("r")
+    world.run(1)
+
+
+def exhaust_cells(world: World) -> None:
+    world.model.status = NO_CELLS
+    world.generate("r")
+    world.run(1)
+
+
+def cancel(world: World, after_steps: int) -> None:
+    world.generate("r", "abcdefgh")
+    world.run(after_steps)
+    world.engine.on_cancel("r")
+
+
+def shut_down(world: World) -> None:
+    world.generate("r")
+    world.run(2)
+    world.engine.end_all("cancelled")
+
+
+def stop_string(world: World) -> None:
+    world.engine.on_generate(Generate("r", "abc", Sampling(), -1, stop=["cd"]))
+    world.run()
+
+
+def plain(world: World, max_tokens: int) -> None:
+    world.generate("r", max_tokens=max_tokens)
+    world.run()
+
+
+def full_context(world: World) -> None:
+    world.model.answer_length = 26
+    world.generate("r", "a" * 30)
+    world.run()
+
+
+# Each way a request can end: how, the reason, its tokens, and whether it completed.
+ENDS: dict[str, tuple[Callable[[World], None], FinishReason, int, bool]] = {
+    "end token": (lambda w: plain(w, -1), "stop", 6, True),
+    "stop string": (stop_string, "stop", 4, True),
+    "max_tokens": (lambda w: plain(w, 3), "length", 3, True),
+    "context full": (full_context, "length", 3, True),
+    "prefill only": (lambda w: plain(w, 0), "length", 0, False),
+    "cancelled before its first step": (lambda w: cancel(w, 0), "cancelled", 0, False),
+    "cancelled in prefill": (lambda w: cancel(w, 1), "cancelled", 0, False),
+    "cancelled while decoding": (lambda w: cancel(w, 4), "cancelled", 3, False),
+    "shutdown": (shut_down, "cancelled", 2, False),
+    "failed decode": (fail_decode, "error", 0, False),
+    "no cells": (exhaust_cells, "error", 0, False),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_every_end_frees_the_slot_and_pins_only_what_completed(case: str) -> None:
+    act, reason, n_tokens, completed = ENDS[case]
+    world = World()
+    act(world)
+    (end,) = [m for m in world.sent if isinstance(m, Finished)]
+    assert (end.reason, end.completion_tokens) == (reason, n_tokens)
+    assert (end.error is not None) == (reason == "error")
+    assert world.model.used == set()
+    assert [sampler.closed for sampler in world.model.samplers] == [True]
+    world.model.status = DECODED
+    world.run()
+    assert len(world.pins) == completed
+    assert world.engine.idle
+
+
+def test_the_pin_starts_after_the_last_byte_runs_beside_requests_and_comes_once() -> None:
+    world = World()
+    world.generate("long")
+    world.generate("short", max_tokens=1)
+    while "short" not in world.ends():
+        world.engine.step()
+    # One slice in the step that ended it, one in the next, which decodes too.
+    assert [pin.steps for pin in world.pins] == [1]
+    world.engine.step()
+    assert isinstance(world.sent[-1], PinReport)
+    assert isinstance(world.sent[-2], Step)
+    world.run()
+    world.generate("another")
+    world.run()
+    assert len(world.pins) == 1
+    assert sum(isinstance(m, PinReport) for m in world.sent) == 1
+
+
+def test_an_unknown_working_set_is_reported() -> None:
+    def start(mapped: Sequence[Range]) -> PinJob:
+        raise ProcUnavailable("no pagemap")
+
+    hook = PinHook([], armed=True, start=start)
+    hook.on_completed()
+    report = hook.step()
+    assert report is not None
+    assert report.errno != 0
+    assert "no pagemap" in report.message
+    assert not hook.busy
+
+
+def test_a_step_takes_decoding_slots_first_and_slices_prompts() -> None:
+    world = World()
+    world.generate("a", "ab")
+    world.run(1)
+    world.generate("b", "abcdefgh")
+    world.run(3)
+    assert world.model.decodes == [[(0, 2)], [(0, 1), (1, 3)], [(0, 1), (1, 3)], [(0, 1), (1, 2)]]
+    assert world.text("a") == "abcd"
+    assert world.text("b") == "a"
+
+
+def test_one_message_a_step_for_all_slots() -> None:
+    world = World()
+    world.generate("a", "a")
+    world.generate("b", "b")
+    world.run(1)
+    assert [type(m) for m in world.sent] == [Accepted, Accepted, Step]
+    assert isinstance(world.sent[-1], Step)
+    assert [piece.id for piece in world.sent[-1].pieces] == ["a", "b"]
+
+
+def test_a_failed_decode_ends_what_was_in_it_and_serving_goes_on() -> None:
+    world = World()
+    world.generate("a")
+    world.generate("b")
+    world.model.status = -1
+    world.run(1)
+    # The budget was used up by a's three tokens and one of b's.
+    assert world.ends() == {"a": "error", "b": "error"}
+    world.model.status = DECODED
+    world.generate("c")
+    world.run()
+    assert world.ends()["c"] == "stop"
+
+
+def test_without_cells_the_youngest_ends() -> None:
+    world = World()
+    world.generate("old")
+    world.generate("young")
+    world.model.status = NO_CELLS
+    world.run(1)
+    world.model.status = DECODED
+    world.run()
+    assert world.ends() == {"old": "stop", "young": "error"}
+
+
+def test_rejections_leave_nothing_behind() -> None:
+    world = World()
+    world.generate("long", "a" * 33)
+    world.generate("empty", "")
+    world.engine.on_generate(Generate("ids", [27], Sampling(), 1))
+    world.engine.on_generate(Generate("nan", "a", Sampling(temperature=float("nan")), 1))
+    world.engine.on_generate(Generate("bias", "a", Sampling(logit_bias={1: float("inf")}), 1))
+    world.engine.on_generate(Generate("penalty", "a", Sampling(repeat_penalty=0), 1))
+    assert [m.id for m in world.sent if isinstance(m, Rejected)] == [
+        "long",
+        "empty",
+        "ids",
+        "nan",
+        "bias",
+        "penalty",
+    ]
+    assert world.engine.idle
+    assert world.model.samplers == []
+
+
+def test_timings_are_of_the_request() -> None:
+    world = World()
+    world.generate("r", max_tokens=2)
+    world.run()
+    (end,) = [m for m in world.sent if isinstance(m, Finished)]
+    # The clock moves by one at each look: start, first token, end.
+    assert (end.timings.prompt_seconds, end.timings.predicted_seconds) == (1, 1)
+    assert end.timings.major_faults == 0
