@@ -50,6 +50,9 @@ class ShuttingDown(ServingError):
     code = "shutting_down"
     retry_after = 5
 
+    def __init__(self) -> None:
+        super().__init__("the server is shutting down")
+
 
 class LoadError(ServingError):
     """The model could not be loaded; the next request tries again."""

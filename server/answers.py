@@ -1,0 +1,88 @@
+"""Runs calls on the core for a route: opens them before a stream, collects them for a body."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from server.calls import Begun, Call, CallEvent, Core, Ended, Text
+from server.errors import ServingError
+from server.streams import merged
+
+Events = AsyncGenerator[tuple[int, CallEvent]]
+
+
+class EndedEarly(ServingError):
+    """The model stopped before the answer was whole: unloaded, or its daemon ends."""
+
+    status = 503
+    code = "ended_early"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One whole generation."""
+
+    text: str
+    begun: Begun
+    ended: Ended
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Calls of which the first has begun. Must be closed, which cancels what still runs."""
+
+    first: tuple[int, CallEvent]
+    rest: Events
+
+    async def events(self) -> Events:
+        """Every event with its call's index; to be iterated once."""
+        yield self.first
+        async for pair in self.rest:
+            yield pair
+
+    async def aclose(self) -> None:
+        await self.rest.aclose()
+
+
+async def opened(core: Core, calls: Sequence[Call]) -> Opened:
+    """Waits for the model and the queue until the first call has begun.
+
+    Raises ServingError while a proper status can still be sent.
+    """
+    events = merged([_checked(core, call) for call in calls])
+    try:
+        first = await anext(events)
+    except BaseException:
+        await events.aclose()
+        raise
+    return Opened(first, events)
+
+
+async def answered(core: Core, calls: Sequence[Call]) -> list[Answer]:
+    """The answers of all calls in their order."""
+    parts: list[list[str]] = [[] for _ in calls]
+    begun: dict[int, Begun] = {}
+    ended: dict[int, Ended] = {}
+    async with contextlib.aclosing(merged([_checked(core, call) for call in calls])) as events:
+        async for index, event in events:
+            match event:
+                case Text():
+                    parts[index].append(event.text)
+                case Begun():
+                    begun[index] = event
+                case Ended():
+                    ended[index] = event
+    return [Answer("".join(parts[i]), begun[i], ended[i]) for i in range(len(calls))]
+
+
+async def _checked(core: Core, call: Call) -> AsyncGenerator[CallEvent]:
+    # Closing a core's iterator is what cancels the call, so it is a generator.
+    source = cast(AsyncGenerator[CallEvent], core.generate(call))
+    async with contextlib.aclosing(source) as events:
+        async for event in events:
+            if isinstance(event, Ended) and event.reason not in ("stop", "length"):
+                raise EndedEarly(f"the generation ended early: {event.reason}")
+            yield event

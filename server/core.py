@@ -1,0 +1,248 @@
+"""The serving core: feeds what happens to the scheduler and carries out what it decides.
+
+Everything here runs on the event loop's thread and between two awaits, so it needs no lock:
+an event is one call of the scheduler, whose effects are carried out before the next event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+
+from server import protocol
+from server.calls import Call, CallEvent, Ended, LoadedModel, ModelSpec
+from server.effects import CancelRunning, Effect, Loaded, Reject, StartWorker, StopWorker, Submit
+from server.errors import BadRequest, ServingError, ShuttingDown
+from server.host import Host, Spawn, log_pin
+from server.metrics import Metrics
+from server.process import WorkerProcess
+from server.protocol import (
+    Accepted,
+    Cancel,
+    Finished,
+    LoadFailed,
+    PinReport,
+    ProtocolError,
+    Ready,
+    Rejected,
+    Step,
+    ToDaemon,
+)
+from server.request import CLIENT_WENT_AWAY, Request
+from server.scheduler import Scheduler
+
+log = logging.getLogger("corral.core")
+
+
+class ServingCore:
+    """Implements server.calls.Core. To be used inside one running event loop."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        metrics: Metrics,
+        *,
+        spawn: Spawn = WorkerProcess.start,
+        clock: Callable[[], float] = time.monotonic,
+        grace: float = 20,
+    ) -> None:
+        """grace: seconds that running requests are given when the daemon ends."""
+        self._scheduler = scheduler
+        self._metrics = metrics
+        self._spawn = spawn
+        self._clock = clock
+        self._grace = grace
+        self._hosts: dict[str, Host] = {}
+        self._requests: dict[str, Request] = {}
+        self._loads: dict[str, asyncio.Future[LoadedModel]] = {}
+        self._load_ids = (f"load-{n}" for n in itertools.count())
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- what routes ask -------------------------------------------------------------------
+
+    async def generate(self, call: Call) -> AsyncIterator[CallEvent]:
+        """See calls.Core. A client that reads slowly gets fewer, longer Texts."""
+        request = Request.of(call, self._clock(), self._metrics)
+        self._requests[call.id] = request
+        self._apply(self._scheduler.on_request(call.id, call.spec, self._clock()))
+        try:
+            while True:
+                event = await request.mailbox.get()
+                yield event
+                if isinstance(event, Ended):
+                    return
+        finally:
+            if call.id in self._requests and request.abandoned is None:
+                self._abandon(request, CLIENT_WENT_AWAY)
+
+    async def load(self, spec: ModelSpec) -> LoadedModel:
+        """See calls.Core."""
+        id = next(self._load_ids)
+        done: asyncio.Future[LoadedModel] = asyncio.get_running_loop().create_future()
+        self._loads[id] = done
+        self._apply(self._scheduler.on_load(id, spec, self._clock()))
+        try:
+            return await done
+        finally:
+            if self._loads.pop(id, None) is not None:
+                self._apply(self._scheduler.on_cancel(id, self._clock()))
+
+    async def unload(self, name: str) -> bool:
+        """See calls.Core. Requests that wait are kept, and load the model again."""
+        host = self._hosts.get(name)
+        if host is None:
+            return False
+        self._apply(self._scheduler.on_unload(name, self._clock()))
+        await host.exited.wait()
+        return True
+
+    def loaded(self) -> list[LoadedModel]:
+        """Models whose worker process runs, the longest loaded first."""
+        described = (
+            self._hosts[worker.spec.name].describe(
+                worker,
+                self._scheduler.waiting(worker.spec.name),
+                self._unix_time(self._scheduler.expires_at(worker.spec.name)),
+            )
+            for worker in self._scheduler.workers()
+        )
+        return [model for model in described if model is not None]
+
+    async def close(self) -> None:
+        """End in order: admit nothing, let run, cancel, stop. Returns when no process is left."""
+        log.info("shutdown: %d requests are open", len(self._requests))
+        self._apply(self._scheduler.on_shutdown(self._clock()))
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._grace)
+        if self._requests:
+            log.warning("shutdown: %d requests are cancelled", len(self._requests))
+        for request in list(self._requests.values()):
+            error = ShuttingDown()
+            request.mailbox.end(error)
+            self._abandon(request, error.status)
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # -- effects ---------------------------------------------------------------------------
+
+    def _apply(self, effects: list[Effect]) -> None:
+        """The one place where decisions become deeds."""
+        for effect in effects:
+            match effect:
+                case StartWorker(spec):
+                    host = self._hosts[spec.name] = Host(spec, self._clock())
+                    self._run(self._host(host))
+                case StopWorker(name):
+                    self._run(self._hosts[name].stop())
+                case Submit(id):
+                    self._submit(self._requests[id])
+                case CancelRunning(id):
+                    self._hosts[self._requests[id].model].send(protocol.encode(Cancel(id)))
+                case Loaded(id, name):
+                    self._loads.pop(id).set_result(self._model(name))
+                case Reject(id, error):
+                    self._reject(id, error)
+        self._show()
+        self._set_timer()
+
+    def _submit(self, request: Request) -> None:
+        host = self._hosts[request.model]
+        host.send(request.submit(self._clock(), host.began, host.ready_at))
+
+    def _model(self, name: str) -> LoadedModel:
+        return next(model for model in self.loaded() if model.spec.name == name)
+
+    def _reject(self, id: str, error: ServingError) -> None:
+        if load := self._loads.pop(id, None):
+            load.set_exception(error)
+        else:
+            self._requests.pop(id).fail(error, self._clock())
+
+    def _abandon(self, request: Request, status: int) -> None:
+        """The client is gone or was told its end; a worker that runs it may take its time."""
+        if request.running:
+            request.abandoned = status
+        else:
+            del self._requests[request.call.id]
+            request.leave(self._clock())
+        self._apply(self._scheduler.on_cancel(request.call.id, self._clock()))
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _show(self) -> None:
+        self._metrics.show(self.loaded(), self._scheduler.queue_lengths())
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self._scheduler.next_deadline()
+        if deadline is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0, deadline - self._clock()), self._tick)
+
+    def _tick(self) -> None:
+        self._apply(self._scheduler.tick(self._clock()))
+
+    def _unix_time(self, at: float | None) -> float | None:
+        return None if at is None else time.time() + at - self._clock()
+
+    # -- workers ---------------------------------------------------------------------------
+
+    async def _host(self, host: Host) -> None:
+        """The whole life of a model's worker."""
+        name = host.spec.name
+        why = await host.live(
+            self._spawn, self._show, lambda message: self._on_message(host, message)
+        )
+        log.info("model=%s ended: %s", name, why)
+        del self._hosts[name]
+        # Before the requests that die with it are counted: their series stay to tell of them.
+        self._metrics.forget(name)
+        self._apply(self._scheduler.on_worker_exit(name, why, self._clock()))
+        host.exited.set()
+
+    def _on_message(self, host: Host, message: ToDaemon) -> None:
+        now = self._clock()
+        match message:
+            case Step():
+                for piece in message.pieces:
+                    self._request(piece.id).add(piece, now)
+            case Accepted():
+                self._request(message.id).accept(message.prompt_tokens)
+            case Rejected():
+                self._end(message.id).fail(BadRequest(message.message, param=message.param), now)
+                self._apply(self._scheduler.on_finished(message.id, now))
+            case Finished():
+                self._end(message.id).finish(message, now)
+                self._apply(self._scheduler.on_finished(message.id, now))
+            case Ready():
+                host.ready, host.ready_at = message, now
+                log.info("model=%s ready in %.2f s", host.spec.name, now - host.began)
+                self._apply(self._scheduler.on_worker_ready(host.spec.name, now))
+            case LoadFailed():
+                host.load_error = message.message
+                self._run(host.stop())
+            case PinReport():
+                log_pin(host.spec.name, message)
+                # A pin is tried once a load.
+                if message.errno:
+                    self._metrics.pin_failed(host.spec.name, message.errno)
+
+    def _request(self, id: str) -> Request:
+        request = self._requests.get(id)
+        if request is None:
+            raise ProtocolError(f"message for the unknown request {id!r}")
+        return request
+
+    def _end(self, id: str) -> Request:
+        request = self._request(id)
+        del self._requests[id]
+        return request

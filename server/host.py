@@ -1,0 +1,86 @@
+"""A model's worker as the core sees it, from the decision to start it until it is reaped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from server import protocol
+from server.calls import LoadedModel, ModelSpec
+from server.places import Worker
+from server.process import WorkerProcess
+from server.protocol import PinReport, Ready, ToDaemon
+
+log = logging.getLogger("corral.core")
+
+Spawn = Callable[[str], Awaitable[WorkerProcess]]
+"""Starts a worker for the model of that name. Raises OSError."""
+
+
+class Host:
+    """began and ready_at are times of the core's clock."""
+
+    def __init__(self, spec: ModelSpec, began: float) -> None:
+        self.spec = spec
+        self.began = began
+        self.ready: Ready | None = None
+        self.ready_at = began
+        self.load_error: str | None = None
+        """What the worker said of a load that failed."""
+        self.exited = asyncio.Event()
+        self._process: asyncio.Future[WorkerProcess | None] = asyncio.Future()
+
+    async def live(
+        self, spawn: Spawn, on_start: Callable[[], None], on_message: Callable[[ToDaemon], None]
+    ) -> str:
+        """Start, load, pass on every message; returns, when no process is left, the reason."""
+        name = self.spec.name
+        try:
+            process = await spawn(name)
+        except OSError as error:
+            self._process.set_result(None)
+            return f"the worker of {name} could not be started: {error}"
+        log.info("model=%s pid=%d loading", name, process.pid)
+        self._process.set_result(process)
+        process.send(protocol.encode(self.spec.load))
+        on_start()
+        why = await process.run(on_message)
+        return self.load_error or f"the worker of {name} {why}"
+
+    async def stop(self) -> None:
+        """Returns when the process has ended, whatever it was doing."""
+        process = await self._process
+        if process is not None:
+            await process.stop()
+
+    def send(self, frame: bytes) -> None:
+        """Only to a worker that is ready."""
+        process = self._process.result()
+        assert process is not None
+        process.send(frame)
+
+    def describe(
+        self, worker: Worker, waiting: int, expires_at: float | None
+    ) -> LoadedModel | None:
+        """What routes and metrics are told; None as long as there is no process."""
+        process = self._process.result() if self._process.done() else None
+        if process is None:
+            return None
+        return LoadedModel(
+            self.spec, process.pid, self.ready, len(worker.running), waiting, expires_at
+        )
+
+
+def log_pin(model: str, report: PinReport) -> None:
+    """A failure is a warning with what to do about it; the model serves all the same."""
+    log.log(
+        logging.WARNING if report.errno else logging.INFO,
+        "model=%s pinned %d of %d bytes in %d runs in %.2f s%s",
+        model,
+        report.bytes_locked,
+        report.bytes_asked,
+        report.n_runs,
+        report.seconds,
+        f": {report.message}" if report.message else "",
+    )

@@ -1,0 +1,59 @@
+"""The events of one call, on their way from the worker to a client that may read slowly."""
+
+from __future__ import annotations
+
+import asyncio
+
+from server.calls import Begun, CallEvent, Ended, Text
+from server.errors import ServingError
+
+
+class Mailbox:
+    """Joins the pieces that the client has not fetched yet into one.
+
+    So it never holds more than the rest of the answer, which the context's length bounds,
+    and a client that catches up gets it in one write.
+    """
+
+    def __init__(self) -> None:
+        self._begun: Begun | None = None
+        self._pieces: list[str] = []
+        self._n_tokens = 0
+        self._end: Ended | ServingError | None = None
+        self._news = asyncio.Event()
+
+    def begin(self, begun: Begun) -> None:
+        self._begun = begun
+        self._news.set()
+
+    def add(self, text: str, n_tokens: int) -> None:
+        """Tokens without text yet are delivered with the next that have some."""
+        self._n_tokens += n_tokens
+        if text:
+            self._pieces.append(text)
+            self._news.set()
+
+    def end(self, end: Ended | ServingError) -> None:
+        """Nothing comes after it, and a later end is ignored."""
+        if self._end is None:
+            self._end = end
+            self._news.set()
+
+    async def get(self) -> CallEvent:
+        """The next event, when there is one; Ended is the last. Raises an end that is an error."""
+        while (event := self._next()) is None:
+            self._news.clear()
+            await self._news.wait()
+        return event
+
+    def _next(self) -> CallEvent | None:
+        if self._begun is not None:
+            begun, self._begun = self._begun, None
+            return begun
+        if self._pieces:
+            text = Text("".join(self._pieces), self._n_tokens)
+            self._pieces, self._n_tokens = [], 0
+            return text
+        if isinstance(self._end, ServingError):
+            raise self._end
+        return self._end

@@ -1,0 +1,45 @@
+"""What the scheduler knows of one model that has a worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from server.calls import ModelSpec
+from server.waiting_room import Waiting
+
+Phase = Literal["loading", "ready", "stopping"]
+
+
+@dataclass
+class Worker:
+    """The place of one model. Others read it and change nothing."""
+
+    spec: ModelSpec
+    keep_alive: float
+    last_used: float
+    phase: Phase = "loading"
+    running: set[str] = field(default_factory=set)
+    cancelled: set[str] = field(default_factory=set)
+    """Those of the running that nobody waits for any more."""
+    closing: bool = False
+    """An unload was asked for."""
+    yields_from: int | None = None
+    """Requests of this rank and later are not served: the place is wanted by another model."""
+
+    @property
+    def busy(self) -> bool:
+        return len(self.running) > len(self.cancelled)
+
+    @property
+    def full(self) -> bool:
+        return len(self.running) >= self.spec.load.n_slots
+
+    def serves(self, waiting: Waiting) -> bool:
+        """Whether it may ever serve this request."""
+        return (
+            self.phase != "stopping"
+            and not self.closing
+            and waiting.spec.identity == self.spec.identity
+            and (self.yields_from is None or waiting.order < self.yields_from)
+        )

@@ -1,0 +1,193 @@
+"""The mechanism of one worker process: starts it, carries messages, reaps it, explains its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from server import protocol
+from server.protocol import ProtocolError, Shutdown, ToDaemon
+
+log = logging.getLogger("corral.worker")
+
+WORKER = (sys.executable, "-m", "server.worker")
+_MAX_LINE_BYTES = 4096
+_CAUSES: dict[int, str] = {
+    signal.SIGKILL: "killed, perhaps by the kernel's OOM killer: see dmesg",
+    signal.SIGBUS: "a file of the model was truncated or cannot be read",
+    signal.SIGSEGV: "crash in native code",
+    signal.SIGABRT: "native code gave up",
+    signal.SIGILL: "the library was built for another CPU",
+}
+
+
+@dataclass(frozen=True)
+class Graces:
+    """Seconds that a worker is given before the next, harder means of ending it."""
+
+    shutdown: float = 10
+    """After Shutdown: a large model's memory takes a while to free."""
+    terminate: float = 2
+    """After SIGTERM."""
+    hang_up: float = 5
+    """After the worker closed its end of the socket unasked."""
+    output: float = 1
+    """After its exit, to read what it printed last."""
+
+
+class WorkerProcess:
+    """One started worker. Somebody has to await run(), which ends when the process has."""
+
+    def __init__(
+        self,
+        model: str,
+        process: Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        graces: Graces,
+    ) -> None:
+        self.pid = process.pid
+        self._model = model
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self._graces = graces
+        self._last_line = ""
+        self._stopping = False
+
+    @classmethod
+    async def start(
+        cls, model: str, argv: Sequence[str] = WORKER, graces: Graces | None = None
+    ) -> WorkerProcess:
+        """Start a worker for the model. Raises OSError if that is not possible.
+
+        It gets a session of its own: Ctrl-C in a terminal reaches the daemon alone, which
+        then ends its workers in order.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            reader, writer = await asyncio.open_unix_connection(sock=ours)
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *argv,
+                    "--fd",
+                    str(theirs.fileno()),
+                    pass_fds=(theirs.fileno(),),
+                    stdin=DEVNULL,
+                    stdout=PIPE,
+                    stderr=STDOUT,
+                    start_new_session=True,
+                )
+            except OSError:
+                writer.close()
+                raise
+        return cls(model, process, reader, writer, graces or Graces())
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame made by protocol.encode, without waiting for a worker that is slow to read.
+
+        What may pile up is bounded by who calls: a Generate and a Cancel for each slot.
+        """
+        if not self._writer.is_closing():
+            self._writer.write(frame)
+
+    async def run(self, on_message: Callable[[ToDaemon], None]) -> str:
+        """Pass on every message until the process has ended and is reaped; says why it ended.
+
+        What is no message, or what on_message refuses with ProtocolError, ends the worker.
+        """
+        output = asyncio.create_task(self._log_output())
+        try:
+            fault = await self._read(on_message)
+            await self._reap(fault)
+        finally:
+            if self._process.returncode is None:
+                self._process.kill()
+            code = await self._process.wait()
+            self._writer.transport.abort()
+            await asyncio.wait([output], timeout=self._graces.output)
+            output.cancel()
+        if self._stopping:
+            return "stopped"
+        return explain(code, self._last_line) if fault is None else f"killed: {fault}"
+
+    async def stop(self) -> None:
+        """End the process: Shutdown, then SIGTERM, then SIGKILL. Returns when it has exited."""
+        self._stopping = True
+        self.send(protocol.encode(Shutdown()))
+        if await self._exits_within(self._graces.shutdown):
+            return
+        log.warning("model=%s pid=%d does not shut down: SIGTERM", self._model, self.pid)
+        self._process.terminate()
+        if await self._exits_within(self._graces.terminate):
+            return
+        log.warning("model=%s pid=%d ignores SIGTERM: SIGKILL", self._model, self.pid)
+        self._process.kill()
+        await self._process.wait()
+
+    async def _read(self, on_message: Callable[[ToDaemon], None]) -> str | None:
+        """Messages until the worker hangs up; what was wrong if it sent none."""
+        try:
+            while True:
+                header = await self._reader.readexactly(protocol.HEADER_BYTES)
+                body = await self._reader.readexactly(protocol.body_length(header))
+                on_message(protocol.decode_for_daemon(body))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+        except ProtocolError as error:
+            return f"it broke the protocol: {error}"
+
+    async def _reap(self, fault: str | None) -> None:
+        if fault is not None:
+            log.error("model=%s pid=%d %s", self._model, self.pid, fault)
+            self._process.kill()
+        elif not self._stopping and not await self._exits_within(self._graces.hang_up):
+            self._process.kill()
+        await self._process.wait()
+
+    async def _exits_within(self, seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(self._process.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _log_output(self) -> None:
+        assert self._process.stdout is not None
+        async for line in _lines(self._process.stdout):
+            log.info("model=%s %s", self._model, line)
+            self._last_line = line
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
+    """Lines that say something; one that is too long comes in pieces."""
+    rest = b""
+    while chunk := await stream.read(_MAX_LINE_BYTES):
+        *whole, rest = (rest + chunk).split(b"\n")
+        if len(rest) > _MAX_LINE_BYTES:
+            whole, rest = [*whole, rest], b""
+        for line in whole:
+            if text := line.decode(errors="replace").rstrip():
+                yield text
+    if text := rest.decode(errors="replace").rstrip():
+        yield text
+
+
+def explain(code: int, last_line: str) -> str:
+    """Why a process ended, from its exit status (negative: the signal) and its last words."""
+    if code >= 0:
+        how = f"exited with status {code}"
+    else:
+        how = signal.strsignal(-code) or "unknown signal"
+        with suppress(ValueError):
+            how = signal.Signals(-code).name
+        cause = _CAUSES.get(-code)
+        how = f"ended by {how}" + (f" ({cause})" if cause else "")
+    return f"{how}; its last words: {last_line}" if last_line else how

@@ -1,0 +1,143 @@
+"""One generation on its way through the daemon: what it has seen so far, and its log line."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from server import protocol
+from server.calls import Begun, Call, Ended
+from server.errors import BadRequest, ServingError
+from server.mailbox import Mailbox
+from server.metrics import Metrics
+from server.protocol import Finished, Generate, Piece, ProtocolError
+
+log = logging.getLogger("corral.request")
+
+CLIENT_WENT_AWAY = 499
+"""No HTTP status, but what proxies write in their logs for it."""
+
+
+@dataclass
+class Request:
+    """Times are seconds of the core's clock."""
+
+    call: Call
+    arrived: float
+    metrics: Metrics
+    frame: bytes
+    """The Generate message, until it is sent."""
+    mailbox: Mailbox = field(default_factory=Mailbox)
+    abandoned: int | None = None
+    """The status it will end with though its worker still runs it; None: it is waited for."""
+    _submitted: float | None = None
+    _load_seconds: float = 0
+    _first_token: float | None = None
+    _last_token: float = 0
+    _prompt_tokens: int = 0
+    _generated: int = 0
+
+    @classmethod
+    def of(cls, call: Call, now: float, metrics: Metrics) -> Request:
+        """Raises BadRequest if the prompt is longer than a message may be."""
+        message = Generate(
+            id=call.id,
+            prompt=call.prompt,
+            sampling=call.sampling,
+            max_tokens=call.max_tokens,
+            stop=list(call.stop),
+            ignore_eos=call.ignore_eos,
+        )
+        try:
+            return cls(call, now, metrics, protocol.encode(message))
+        except ProtocolError as error:
+            raise BadRequest(f"the prompt is too long: {error}", param="prompt") from error
+
+    @property
+    def model(self) -> str:
+        return self.call.spec.name
+
+    @property
+    def running(self) -> bool:
+        """It was handed to its worker."""
+        return self._submitted is not None
+
+    def submit(self, now: float, load_began: float, load_ended: float) -> bytes:
+        """The frame to send to the worker that was loaded in that time."""
+        self._submitted = now
+        self._load_seconds = max(0.0, load_ended - max(load_began, self.arrived))
+        self.metrics.submitted(self.model, now - self.arrived)
+        frame, self.frame = self.frame, b""
+        return frame
+
+    def accept(self, prompt_tokens: int) -> None:
+        self._prompt_tokens = prompt_tokens
+        self.metrics.accepted(self.model, prompt_tokens)
+        self.mailbox.begin(Begun(prompt_tokens, self._load_seconds))
+
+    def add(self, piece: Piece, now: float) -> None:
+        """The worker made more text."""
+        self.mailbox.add(piece.text, piece.n_tokens)
+        if piece.n_tokens == 0:
+            return
+        if self._first_token is None:
+            self._first_token = now
+            self.metrics.first_token(self.model, now - self.arrived)
+        else:
+            self.metrics.next_tokens(self.model, now - self._last_token, piece.n_tokens)
+        self._last_token = now
+        self._count(self._generated + piece.n_tokens)
+
+    def finish(self, finished: Finished, now: float) -> None:
+        """The worker ended it."""
+        self._count(finished.completion_tokens)
+        faults = finished.timings.major_faults
+        if finished.reason == "error":
+            error = ServingError(finished.error or "the worker gave no reason")
+            self.fail(error, now, faults)
+            return
+        self.mailbox.end(
+            Ended(
+                finished.reason,
+                finished.prompt_tokens,
+                finished.completion_tokens,
+                finished.timings,
+                now - self.arrived,
+            )
+        )
+        self._close(200, now, faults)
+
+    def fail(self, error: ServingError, now: float, major_faults: int | None = None) -> None:
+        """It ends with an error."""
+        self.mailbox.end(error)
+        self._close(error.status, now, major_faults)
+
+    def leave(self, now: float) -> None:
+        """Nobody waits for it any more, and no worker has it."""
+        self._close(CLIENT_WENT_AWAY, now, None)
+
+    def _count(self, generated: int) -> None:
+        """Tokens so far; the worker's last word may count some that gave no text."""
+        self.metrics.generated(self.model, max(0, generated - self._generated))
+        self._generated = max(generated, self._generated)
+
+    def _close(self, status: int, now: float, major_faults: int | None) -> None:
+        status = self.abandoned or status
+        self.metrics.ended(self.model, self.call.endpoint, status, now - self.arrived)
+        log.info(
+            "id=%s model=%s endpoint=%s status=%d prompt_tokens=%d completion_tokens=%d "
+            "ttft=%s duration=%.3f queue=%s major_faults=%s",
+            self.call.id,
+            self.model,
+            self.call.endpoint,
+            status,
+            self._prompt_tokens,
+            self._generated,
+            self._since_arrival(self._first_token),
+            now - self.arrived,
+            self._since_arrival(self._submitted),
+            "-" if major_faults is None else major_faults,
+        )
+
+    def _since_arrival(self, at: float | None) -> str:
+        return "-" if at is None else f"{at - self.arrived:.3f}"

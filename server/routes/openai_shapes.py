@@ -1,0 +1,96 @@
+"""Answers of the OpenAI routes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from server.calls import Ended
+
+
+class Usage(msgspec.Struct):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class TimingsBody(msgspec.Struct):
+    """llama-server's figures, and what paging the request paid for."""
+
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_token_ms: float
+    prompt_per_second: float
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_token_ms: float
+    predicted_per_second: float
+    major_faults: int
+
+
+class MessageBody(msgspec.Struct):
+    role: str
+    content: str
+
+
+class Delta(msgspec.Struct, omit_defaults=True):
+    role: str | None = None
+    content: str | None = None
+
+
+class Choice(msgspec.Struct, omit_defaults=True):
+    """One of message, delta or text is set; finish_reason null says that more comes."""
+
+    index: int
+    finish_reason: str | None
+    message: MessageBody | None = None
+    delta: Delta | None = None
+    text: str | None = None
+
+
+class Completion(msgspec.Struct, omit_defaults=True):
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: Usage | None = None
+    timings: TimingsBody | None = None
+
+
+class ModelBody(msgspec.Struct):
+    id: str
+    created: int
+    object: str = "model"
+    owned_by: str = "corral"
+
+
+class ModelList(msgspec.Struct):
+    data: list[ModelBody]
+    object: str = "list"
+
+
+def usage(ended: list[Ended], prompts: int) -> Usage:
+    """The sum over all answers; a prompt that has several counts once."""
+    prompt_tokens = sum(one.prompt_tokens for one in ended) * prompts // len(ended)
+    completion_tokens = sum(one.completion_tokens for one in ended)
+    return Usage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens)
+
+
+def timings(ended: Ended) -> TimingsBody:
+    prompt_ms = ended.timings.prompt_seconds * 1e3
+    predicted_ms = ended.timings.predicted_seconds * 1e3
+    return TimingsBody(
+        ended.prompt_tokens,
+        prompt_ms,
+        _ratio(prompt_ms, ended.prompt_tokens),
+        _ratio(ended.prompt_tokens * 1e3, prompt_ms),
+        ended.completion_tokens,
+        predicted_ms,
+        _ratio(predicted_ms, ended.completion_tokens),
+        _ratio(ended.completion_tokens * 1e3, predicted_ms),
+        ended.timings.major_faults,
+    )
+
+
+def _ratio(over: float, under: float) -> float:
+    return over / under if under else 0.0

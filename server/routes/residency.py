@@ -1,0 +1,42 @@
+"""The ledger of what is in RAM, per loaded model."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from manifests.names import parse_name
+from server.errors import ServingError
+from server.framing import json_response
+from server.services import Services, services_of
+
+router = APIRouter(prefix="/api/residency")
+
+
+@router.get("")
+async def all_models(request: Request) -> Response:
+    """A model that goes away meanwhile, or cannot be sampled, is told of by its error."""
+    services = services_of(request)
+    rows = []
+    for loaded in services.core.loaded():
+        try:
+            rows.append(await _row(services, loaded.spec.name))
+        except ServingError as error:
+            rows.append({"model": loaded.spec.name, "error": error.message})
+    return json_response({"models": rows})
+
+
+@router.get("/{name:path}")
+async def one_model(request: Request, name: str) -> Response:
+    """404 if it is not loaded: then it has no pages to tell of."""
+    return json_response(await _row(services_of(request), str(parse_name(name))))
+
+
+async def _row(services: Services, name: str) -> dict[str, Any]:
+    ledger = await asyncio.to_thread(services.measures.ledger, name)
+    return {"model": name, **dataclasses.asdict(ledger)}

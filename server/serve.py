@@ -1,0 +1,110 @@
+"""`corral serve`: checks, puts the daemon together, and ends it in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Iterator, Mapping
+
+import uvicorn
+import uvloop
+
+from manifests.store import Store
+from server.app import build_app
+from server.catalog import Catalog
+from server.core import ServingCore
+from server.ledgers import Ledgers
+from server.metrics import Metrics
+from server.scheduler import Scheduler
+from server.services import Services
+from server.settings import Settings
+from server.templates import Templates
+from server.version import check_library
+
+log = logging.getLogger("corral")
+
+# Requests may run this long after a signal; compose and systemd kill later than that.
+GRACE_SECONDS = 20
+# For what the core's end does not reach: a slow client, a pull in its thread.
+_CONNECTION_SECONDS = GRACE_SECONDS + 5
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, whose signals also begin the end of the core."""
+
+    def __init__(self, config: uvicorn.Config, services: Services, core: ServingCore) -> None:
+        super().__init__(config)
+        self._services = services
+        self._core = core
+        self._closing: asyncio.Task[None] | None = None
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """In the loop, and not raised again: the process ends by returning."""
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGINT, signal.SIGTERM)
+        for number in signals:
+            loop.add_signal_handler(number, self._on_signal, number)
+        try:
+            yield
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+
+    async def finish(self) -> None:
+        """Returns when no worker process is left."""
+        await (self._closing or self._core.close())
+
+    def _on_signal(self, number: int) -> None:
+        self._services.stopping = True
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._core.close())
+        self.handle_exit(number, None)
+
+
+def serve(flags: Mapping[str, str]) -> None:
+    """Serve until a signal. The flags are variables that overrule the environment's.
+
+    Raises SettingsError, LibraryError, ManifestError.
+    """
+    settings, warnings = Settings.from_environ({**os.environ, **flags})
+    logging.basicConfig(
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    for warning in warnings:
+        log.warning("%s", warning)
+    library = check_library()
+    store = Store(settings.home)
+    log.info("llama-cpp-python %s, models in %s", library, settings.home)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, store))
+
+
+async def _serve(settings: Settings, store: Store) -> None:
+    with contextlib.closing(Ledgers()) as ledgers:
+        metrics = Metrics(ledgers)
+        scheduler = Scheduler(max_queue=settings.max_queue, max_loaded=settings.max_loaded_models)
+        core = ServingCore(scheduler, metrics, grace=GRACE_SECONDS)
+        services = Services(
+            settings, store, Catalog(store, settings), core, Templates(), measures=metrics
+        )
+        config = uvicorn.Config(
+            build_app(services),
+            host=settings.host,
+            port=settings.port,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=_CONNECTION_SECONDS,
+        )
+        # Ends the process with a line in the log if the address is taken.
+        listener = config.bind_socket()
+        server = _Server(config, services, core)
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            await server.finish()
+            listener.close()

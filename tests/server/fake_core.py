@@ -1,0 +1,57 @@
+"""A serving core that answers from a script, and remembers what it was asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from server.calls import Begun, Call, CallEvent, Ended, LoadedModel, ModelSpec, Text
+from server.errors import ServingError
+from server.protocol import Ready, Timings, WeightBytes
+
+TIMINGS = Timings(prompt_seconds=0.5, predicted_seconds=2.0, major_faults=7)
+ENDED = Ended("stop", 5, 3, TIMINGS, 3.0)
+READY = Ready(0.1, 4096, 8192, 1, WeightBytes(file=1000), 4096, 234)
+
+
+@dataclass
+class FakeCore:
+    """Each item of the script is an event, an error to raise, or an Event to wait for."""
+
+    script: Sequence[CallEvent | ServingError | asyncio.Event] = (
+        Begun(5, 0.25),
+        Text("Hel", 1),
+        Text("lo", 2),
+        ENDED,
+    )
+    calls: list[Call] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+    """Ids of the calls whose iterator has ended, however it did."""
+    loads: list[ModelSpec] = field(default_factory=list)
+    unloads: list[str] = field(default_factory=list)
+    models: list[LoadedModel] = field(default_factory=list)
+
+    async def generate(self, call: Call) -> AsyncIterator[CallEvent]:
+        self.calls.append(call)
+        try:
+            for item in self.script:
+                if isinstance(item, ServingError):
+                    raise item
+                if isinstance(item, asyncio.Event):
+                    await item.wait()
+                else:
+                    yield item
+        finally:
+            self.closed.append(call.id)
+
+    async def load(self, spec: ModelSpec) -> LoadedModel:
+        self.loads.append(spec)
+        return LoadedModel(spec, 4711, READY, 0, 0, None)
+
+    async def unload(self, name: str) -> bool:
+        self.unloads.append(name)
+        return True
+
+    def loaded(self) -> list[LoadedModel]:
+        return self.models

@@ -1,0 +1,423 @@
+"""The serving core over real processes with a fake worker in them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+
+import pytest
+from made_calls import FAKE_WORKER, made_call, made_spec
+
+from server.calls import Begun, Call, CallEvent, Ended, Text
+from server.core import ServingCore
+from server.errors import (
+    BadRequest,
+    LoadError,
+    QueueFull,
+    ServingError,
+    ShuttingDown,
+    WorkerDied,
+)
+from server.ledgers import Ledgers
+from server.metrics import Metrics
+from server.process import Graces, WorkerProcess
+from server.protocol import MAX_FRAME_BYTES
+from server.scheduler import Scheduler
+
+GRACES = Graces(shutdown=0.5, terminate=0.2, hang_up=0.2)
+
+
+class Bench:
+    """A core, and sight of what it did."""
+
+    def __init__(self, **options: int) -> None:
+        self.metrics = Metrics(Ledgers())
+        self.scheduler = Scheduler(
+            max_queue=options.get("max_queue", 100), max_loaded=options.get("max_loaded", 0)
+        )
+        self.core = ServingCore(
+            self.scheduler,
+            self.metrics,
+            spawn=partial(WorkerProcess.start, argv=FAKE_WORKER, graces=GRACES),
+            grace=0.3,
+        )
+
+    def value(self, metric: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(metric, labels)
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        """Waits for what some message of a worker brings about."""
+        async with asyncio.timeout(10):
+            while not true():  # noqa: ASYNC110 - what the scheduler did sets no event
+                await asyncio.sleep(0.005)
+
+    async def at_rest(self, state: str) -> None:
+        await self.until(lambda: repr(self.scheduler) == f"<Scheduler {state}>")
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    made = Bench()
+    yield made
+    await made.core.close()
+
+
+async def events(core: ServingCore, call: Call) -> list[CallEvent]:
+    return [event async for event in core.generate(call)]
+
+
+def text_of(answer: list[CallEvent]) -> str:
+    return "".join(event.text for event in answer if isinstance(event, Text))
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+# -- a request's way -------------------------------------------------------------------------
+
+
+async def test_a_request_loads_its_model_and_gets_begun_text_and_ended(bench: Bench) -> None:
+    first = await events(bench.core, made_call(made_spec(path="slow=0.2"), "echo 3"))
+    assert isinstance(first[0], Begun) and first[0].prompt_tokens == 2
+    assert first[0].load_seconds >= 0.2
+    assert text_of(first) == "w0 w1 w2 "
+    ended = first[-1]
+    assert isinstance(ended, Ended) and (ended.reason, ended.completion_tokens) == ("stop", 3)
+    assert ended.timings.major_faults == 7
+    second = await events(bench.core, made_call(made_spec(), "echo 9"))
+    assert isinstance(second[0], Begun) and second[0].load_seconds == 0
+    assert isinstance(second[-1], Ended) and second[-1].reason == "length"
+
+
+async def test_requests_for_a_model_that_loads_wait_and_others_do_not_notice(bench: Bench) -> None:
+    slow = made_spec("slow", path="slow=0.5")
+    waiting = asyncio.create_task(events(bench.core, made_call(slow)))
+    await events(bench.core, made_call(made_spec("quick")))
+    assert not waiting.done()
+    assert text_of(await waiting) == "w0 w1 w2 "
+
+
+async def test_many_requests_all_get_their_own_answer(bench: Bench) -> None:
+    spec = made_spec(n_slots=3)
+    calls = [made_call(spec, f"echo {n}", max_tokens=-1) for n in range(20)]
+    answers = await asyncio.gather(*(events(bench.core, call) for call in calls))
+    assert [text_of(answer).count("w") for answer in answers] == list(range(20))
+    await bench.at_rest("a:latest=ready 0/3; waiting 0")
+
+
+async def test_a_client_that_does_not_read_gets_the_whole_answer_in_one_piece(bench: Bench) -> None:
+    stream = bench.core.generate(made_call(made_spec(), "echo 2000", max_tokens=-1))
+    begun = await anext(stream)
+    await bench.at_rest("a:latest=ready 0/1; waiting 0")
+    rest = [event async for event in stream]
+    assert isinstance(begun, Begun)
+    assert [type(event) for event in rest] == [Text, Ended]
+    assert text_of(rest).count("w") == 2000
+
+
+# -- errors ----------------------------------------------------------------------------------
+
+
+async def test_what_the_worker_rejects_is_a_bad_request_that_names_the_parameter(
+    bench: Bench,
+) -> None:
+    with pytest.raises(BadRequest, match="too long for it") as caught:
+        await events(bench.core, made_call(made_spec(), "reject too long for it"))
+    assert caught.value.param == "prompt"
+    await bench.at_rest("a:latest=ready 0/1; waiting 0")
+
+
+async def test_a_prompt_longer_than_a_message_is_a_bad_request(bench: Bench) -> None:
+    with pytest.raises(BadRequest, match="the prompt is too long"):
+        await events(bench.core, made_call(made_spec(), "x" * (MAX_FRAME_BYTES + 1)))
+    assert bench.core.loaded() == []
+
+
+async def test_an_error_of_the_engine_ends_the_stream_after_its_text(bench: Bench) -> None:
+    stream = bench.core.generate(made_call(made_spec(), "error no KV cells left"))
+    assert isinstance(await anext(stream), Begun)
+    with pytest.raises(ServingError, match="no KV cells left"):
+        async for event in stream:
+            assert isinstance(event, Text)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("fail=no such tensor", "no such tensor"),
+        ("fail-hang", "it hangs"),
+        ("die", "OOM killer.*no more memory"),
+        ("garbage", "broke the protocol"),
+    ],
+)
+async def test_a_load_that_fails_is_told_to_all_who_wait_and_tried_again_by_the_next(
+    bench: Bench, path: str, message: str
+) -> None:
+    bad = made_spec(path=path)
+    results = await asyncio.gather(
+        events(bench.core, made_call(bad)),
+        events(bench.core, made_call(bad)),
+        bench.core.load(bad),
+        return_exceptions=True,
+    )
+    for error in results:
+        assert isinstance(error, LoadError)
+    with pytest.raises(LoadError, match=message):
+        raise results[0]  # type: ignore[misc]
+    assert bench.core.loaded() == []
+    assert text_of(await events(bench.core, made_call(made_spec()))) == "w0 w1 w2 "
+
+
+async def test_a_worker_that_cannot_be_started_is_a_load_error() -> None:
+    core = ServingCore(
+        Scheduler(max_queue=1, max_loaded=0),
+        Metrics(Ledgers()),
+        spawn=partial(WorkerProcess.start, argv=("/nonexistent/worker",)),
+    )
+    with pytest.raises(LoadError, match="could not be started"):
+        await core.load(made_spec())
+    await core.close()
+
+
+@pytest.mark.parametrize(("verb", "cause"), [("crash", "SIGSEGV"), ("kill", "SIGKILL")])
+async def test_a_worker_that_dies_ends_its_streams_and_no_others(
+    bench: Bench, verb: str, cause: str
+) -> None:
+    spec, other = made_spec("a"), made_spec("b")
+    running = asyncio.create_task(
+        events(bench.core, made_call(other, "slow 20 0.03", max_tokens=-1))
+    )
+    await bench.core.load(other)
+    dying = bench.core.generate(made_call(spec, f"{verb} 2"))
+    assert isinstance(await anext(dying), Begun)
+    waiting = asyncio.create_task(events(bench.core, made_call(spec, "echo 1")))
+    with pytest.raises(WorkerDied, match=f"the worker of a ended by {cause}"):
+        async for event in dying:
+            assert isinstance(event, Text)
+    assert text_of(await waiting) == "w0 "
+    assert text_of(await running).count("w") == 20
+
+
+async def test_a_full_queue_refuses_before_anything_is_sent() -> None:
+    bench = Bench(max_queue=1)
+    spec = made_spec(path="slow=0.3")
+    waiting = asyncio.create_task(events(bench.core, made_call(spec)))
+    await asyncio.sleep(0)
+    with pytest.raises(QueueFull):
+        await events(bench.core, made_call(spec))
+    assert text_of(await waiting) == "w0 w1 w2 "
+    await bench.core.close()
+
+
+# -- cancelling ------------------------------------------------------------------------------
+
+
+async def test_closing_the_stream_of_a_running_request_frees_its_slot(bench: Bench) -> None:
+    stream = bench.core.generate(made_call(made_spec(), "hang"))
+    assert isinstance(await anext(stream), Begun)
+    waiting = asyncio.create_task(events(bench.core, made_call(made_spec(), "echo 1")))
+    assert isinstance(stream, AsyncIterator)
+    await stream.aclose()  # type: ignore[attr-defined]
+    assert text_of(await waiting) == "w0 "
+    assert bench.value(
+        "corral_requests_total", model="a:latest", endpoint="/v1/completions", status="499"
+    )
+
+
+@pytest.mark.parametrize("path", ["slow=0.3", "ok"], ids=["loading", "waiting"])
+async def test_a_cancelled_task_takes_its_waiting_request_with_it(bench: Bench, path: str) -> None:
+    spec = made_spec(path=path)
+    holder = bench.core.generate(made_call(spec, "hang"))
+    if path == "ok":
+        await anext(holder)
+    task = asyncio.create_task(events(bench.core, made_call(spec)))
+    await bench.until(lambda: bench.scheduler.waiting(spec.name) == 1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert bench.scheduler.waiting(spec.name) == 0
+    await holder.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_load_that_is_cancelled_goes_on_for_nobody(bench: Bench) -> None:
+    task = asyncio.create_task(bench.core.load(made_spec(path="slow=0.2")))
+    await bench.at_rest("a:latest=loading 0/1; waiting a:latest+1")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await bench.at_rest("a:latest=ready 0/1; waiting 0")
+
+
+# -- models ----------------------------------------------------------------------------------
+
+
+async def test_load_and_loaded_tell_of_the_model(bench: Bench) -> None:
+    before = time.time()
+    model = await bench.core.load(made_spec(keep_alive=100))
+    assert model.ready is not None and model.ready.n_ctx == 512
+    assert model.expires_at is not None and before + 99 < model.expires_at < time.time() + 101
+    assert not gone(model.pid)
+    assert [each.pid for each in bench.core.loaded()] == [model.pid]
+
+
+async def test_unload_returns_when_the_process_is_gone(bench: Bench) -> None:
+    model = await bench.core.load(made_spec())
+    assert await bench.core.unload("a:latest")
+    assert gone(model.pid)
+    assert not await bench.core.unload("a:latest")
+
+
+async def test_unload_waits_for_running_requests(bench: Bench) -> None:
+    stream = bench.core.generate(made_call(made_spec(), "slow 3 0.05"))
+    await anext(stream)
+    unload = asyncio.create_task(bench.core.unload("a:latest"))
+    assert text_of([event async for event in stream]) == "w0 w1 w2 "
+    assert await unload
+
+
+async def test_a_wedged_worker_is_unloaded_when_nobody_waits_for_it(bench: Bench) -> None:
+    model = await bench.core.load(made_spec())
+    stream = bench.core.generate(made_call(made_spec(), "wedge"))
+    await anext(stream)
+    await stream.aclose()  # type: ignore[attr-defined]
+    assert await bench.core.unload("a:latest")
+    assert gone(model.pid)
+
+
+async def test_a_load_that_hangs_can_be_unloaded(bench: Bench) -> None:
+    load = asyncio.create_task(bench.core.load(made_spec(path="hang")))
+    await bench.until(lambda: len(bench.core.loaded()) == 1)
+    (model,) = bench.core.loaded()
+    load.cancel()
+    assert await bench.core.unload("a:latest")
+    assert gone(model.pid)
+    with pytest.raises(asyncio.CancelledError):
+        await load
+
+
+async def test_an_idle_model_is_unloaded_when_its_keep_alive_is_over(bench: Bench) -> None:
+    model = await bench.core.load(made_spec(keep_alive=0.05))
+    await bench.at_rest("empty; waiting 0")
+    assert gone(model.pid)
+
+
+async def test_a_load_with_keep_alive_0_answers_and_unloads(bench: Bench) -> None:
+    model = await bench.core.load(made_spec(keep_alive=0))
+    assert model.ready is not None
+    await bench.at_rest("empty; waiting 0")
+
+
+async def test_a_further_model_takes_the_place_of_an_idle_one() -> None:
+    bench = Bench(max_loaded=1)
+    first = await bench.core.load(made_spec("a"))
+    assert text_of(await events(bench.core, made_call(made_spec("b")))) == "w0 w1 w2 "
+    assert gone(first.pid)
+    await bench.core.close()
+
+
+# -- shutdown --------------------------------------------------------------------------------
+
+
+async def test_close_lets_run_what_ends_in_time_and_tells_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "corral.request")
+    bench = Bench()
+    quick, hanging, wedged = made_spec("quick"), made_spec("hang"), made_spec("wedge")
+    for spec in (quick, hanging, wedged):
+        await bench.core.load(spec)
+    pids = [model.pid for model in bench.core.loaded()]
+    ends = asyncio.create_task(events(bench.core, made_call(quick, "slow 2 0.05")))
+    hangs = asyncio.create_task(events(bench.core, made_call(hanging, "hang")))
+    waits = asyncio.create_task(events(bench.core, made_call(hanging, "echo 1")))
+    wedges = asyncio.create_task(events(bench.core, made_call(wedged, "wedge")))
+    await bench.until(lambda: sum(each.running for each in bench.core.loaded()) == 3)
+    await bench.core.close()
+    assert text_of(await ends) == "w0 w1 "
+    for refused in (hangs, waits, wedges):
+        with pytest.raises(ShuttingDown):
+            await refused
+    lines = [r.getMessage() for r in caplog.records if r.name == "corral.request"]
+    assert sorted(line.split("status=")[1][:3] for line in lines) == ["200", "503", "503", "503"]
+    assert all(gone(pid) for pid in pids)
+    with pytest.raises(ShuttingDown):
+        await bench.core.load(quick)
+    assert bench.core.loaded() == []
+
+
+async def test_close_while_a_worker_is_being_started() -> None:
+    bench = Bench()
+    load = asyncio.create_task(bench.core.load(made_spec(path="hang")))
+    await asyncio.sleep(0)
+    await bench.core.close()
+    with pytest.raises(ShuttingDown):
+        await load
+
+
+# -- what the operator sees ------------------------------------------------------------------
+
+
+async def test_one_log_line_tells_of_a_request_and_never_of_its_prompt(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    call = made_call(made_spec(), "echo 2 secret")
+    with caplog.at_level(logging.INFO, "corral.request"):
+        await events(bench.core, call)
+    (record,) = (r for r in caplog.records if r.name == "corral.request")
+    line = record.getMessage()
+    assert line.startswith(
+        f"id={call.id} model=a:latest endpoint=/v1/completions status=200 "
+        "prompt_tokens=3 completion_tokens=2 ttft=0."
+    )
+    assert "major_faults=7" in line and "secret" not in caplog.text
+
+
+async def test_the_metrics_of_a_request(bench: Bench) -> None:
+    await events(bench.core, made_call(made_spec(), "slow 3 0.02"))
+    for metric, value in {
+        "corral_prompt_tokens_total": 3,
+        "corral_generation_tokens_total": 3,
+        "corral_time_to_first_token_seconds_count": 1,
+        "corral_inter_token_latency_seconds_count": 2,
+        "corral_queue_seconds_count": 1,
+        "corral_request_duration_seconds_count": 1,
+    }.items():
+        assert bench.value(metric, model="a:latest") == value, metric
+    between = bench.value("corral_inter_token_latency_seconds_sum", model="a:latest")
+    assert between is not None and between >= 0.03
+
+
+async def test_an_unloaded_model_takes_its_series_and_its_death_leaves_the_failures(
+    bench: Bench,
+) -> None:
+    await events(bench.core, made_call(made_spec("a")))
+    assert b'model="a"' in bench.metrics.render()
+    await bench.core.unload("a")
+    assert b'model="a"' not in bench.metrics.render()
+    with contextlib.suppress(WorkerDied):
+        await events(bench.core, made_call(made_spec("b"), "crash 1"))
+    left = [line for line in bench.metrics.render().decode().splitlines() if 'model="b"' in line]
+    assert left == ['corral_requests_total{endpoint="/v1/completions",model="b",status="500"} 1.0']
+
+
+async def test_a_pin_that_failed_is_a_warning_and_counted(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.core.load(made_spec(path="pin-fails"))
+    await bench.until(
+        lambda: bench.value("corral_pin_failures_total", model="a:latest", errno="ENOMEM") == 1
+    )
+    (warning,) = (r for r in caplog.records if r.levelno == logging.WARNING and "pin" in r.msg)
+    assert "1000000 of 3000000 bytes" in warning.getMessage()
+    assert "raise ulimit -l" in warning.getMessage()
+    assert text_of(await events(bench.core, made_call(made_spec()))) == "w0 w1 w2 "

@@ -1,0 +1,40 @@
+"""What is counted of one request on its way."""
+
+from __future__ import annotations
+
+from made_calls import made_call, made_spec
+
+from server.ledgers import Ledgers
+from server.metrics import Metrics
+from server.protocol import Finished, Piece, Timings
+from server.request import Request
+
+
+def counted(metrics: Metrics, name: str) -> float | None:
+    return metrics.registry.get_sample_value(name, {"model": "a:latest"})
+
+
+def test_tokens_that_gave_no_text_are_counted_with_the_workers_last_word() -> None:
+    metrics = Metrics(Ledgers())
+    request = Request.of(made_call(made_spec()), 10, metrics)
+    request.submit(11, load_began=5, load_ended=6)
+    request.accept(4)
+    request.add(Piece("1", "a", 2), 12)
+    request.add(Piece("1", "b", 1), 14)
+    assert counted(metrics, "corral_generation_tokens_total") == 3
+    request.finish(Finished("1", "stop", 4, 5, Timings(0, 0, 0)), 15)
+    assert counted(metrics, "corral_generation_tokens_total") == 5
+
+
+def test_times_count_from_the_arrival_and_between_tokens() -> None:
+    metrics = Metrics(Ledgers())
+    request = Request.of(made_call(made_spec()), 10, metrics)
+    request.submit(11, load_began=5, load_ended=6)
+    request.add(Piece("1", "a", 1), 12)
+    request.add(Piece("1", "", 0), 13)
+    request.add(Piece("1", "b", 1), 16)
+    request.finish(Finished("1", "stop", 4, 2, Timings(0, 0, 0)), 20)
+    assert counted(metrics, "corral_queue_seconds_sum") == 1
+    assert counted(metrics, "corral_time_to_first_token_seconds_sum") == 2
+    assert counted(metrics, "corral_inter_token_latency_seconds_sum") == 4
+    assert counted(metrics, "corral_request_duration_seconds_sum") == 10
