@@ -95,5 +95,5 @@ def _random(name: str, dims: tuple[int, ...]) -> np.ndarray[tuple[int, ...], np.
         return np.ones(dims, dtype=np.float32)
     seed = np.frombuffer(name.encode(), dtype=np.uint8)
     noise = np.random.default_rng(seed).standard_normal(dims, dtype=np.float32)
-    dtype = np.float32 if "gate_inp" in name else np.float16
-    return (noise / np.sqrt(dims[-1])).astype(dtype)
+    scaled: np.ndarray[tuple[int, ...], np.dtype[np.float32]] = noise / np.float32(dims[-1] ** 0.5)
+    return scaled if "gate_inp" in name else scaled.astype(np.float16)

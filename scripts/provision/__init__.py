@@ -1,0 +1,1 @@
+"""What the commands in scripts/ do, with nothing but Python's standard library."""

@@ -1,0 +1,87 @@
+"""Who may import whom: the arrows of the design, read off the source."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("manifests", "residency", "server")
+WORKER = ROOT / "server" / "worker"
+
+
+def modules(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def imports(file: Path, source: str | None = None) -> Iterator[str]:
+    """Dotted names, absolute, of all that a file imports, wherever in it."""
+    folder = list(file.relative_to(ROOT).parent.parts)
+    for node in ast.walk(ast.parse(source or file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = folder[: len(folder) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            # `from server import protocol` imports server.protocol.
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def within(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def offenders(files: list[Path], package: str, allowed: tuple[str, ...] = ()) -> list[str]:
+    return [
+        f"{file.relative_to(ROOT)} imports {name}"
+        for file in files
+        for name in imports(file)
+        if within(name, package) and not any(within(name, each) for each in allowed)
+    ]
+
+
+@pytest.mark.parametrize("package", ["manifests", "residency"])
+def test_lower_packages_know_only_themselves(package: str) -> None:
+    for other in set(PACKAGES) - {package}:
+        assert offenders(modules(package), other) == []
+
+
+@pytest.mark.parametrize("package", ["manifests", "residency"])
+def test_lower_packages_do_not_know_http(package: str) -> None:
+    for library in ("fastapi", "starlette", "uvicorn", "httpx"):
+        assert offenders(modules(package), library) == []
+
+
+def test_the_worker_knows_the_protocol_and_residency_alone() -> None:
+    files = sorted(WORKER.rglob("*.py"))
+    assert files
+    assert offenders(files, "server", ("server.protocol", "server.worker")) == []
+    assert offenders(files, "manifests") == []
+    for library in ("fastapi", "starlette", "uvicorn", "httpx"):
+        assert offenders(files, library) == []
+
+
+def test_one_module_knows_llama_cpp() -> None:
+    files = [file for package in PACKAGES for file in modules(package)]
+    assert offenders([f for f in files if f != WORKER / "llama.py"], "llama_cpp") == []
+
+
+def test_the_daemon_does_not_reach_into_the_worker() -> None:
+    files = [file for file in modules("server") if not file.is_relative_to(WORKER)]
+    assert offenders(files, "server.worker") == []
+
+
+def test_one_module_makes_libc_calls() -> None:
+    files = [file for package in PACKAGES for file in modules(package)]
+    allowed = {ROOT / "residency" / "libc.py", WORKER / "llama.py"}
+    assert offenders([file for file in files if file not in allowed], "ctypes") == []
+
+
+@pytest.mark.parametrize(
+    "line", ["import server.calls", "from server import calls", "from ..calls import Request"]
+)
+def test_an_import_is_seen_however_it_is_written(line: str) -> None:
+    assert any(within(name, "server.calls") for name in imports(WORKER / "made_up.py", line))
