@@ -197,17 +197,20 @@ class ServingCore:
     # -- workers ---------------------------------------------------------------------------
 
     async def _host(self, host: Host) -> None:
-        """The whole life of a model's worker."""
+        """The whole life of a model's worker. Its requests get an end even by a fault of ours."""
         name = host.spec.name
-        why = await host.live(
-            self._spawn, self._show, lambda message: self._on_message(host, message)
-        )
-        log.info("model=%s ended: %s", name, why)
-        del self._hosts[name]
-        # Before the requests that die with it are counted: their series stay to tell of them.
-        self._metrics.forget(name)
-        self._apply(self._scheduler.on_worker_exit(name, why, self._clock()))
-        host.exited.set()
+        why = f"the daemon failed to handle the worker of {name}: see its log"
+        try:
+            why = await host.live(
+                self._spawn, self._show, lambda message: self._on_message(host, message)
+            )
+        finally:
+            log.info("model=%s ended: %s", name, why)
+            del self._hosts[name]
+            # Before the requests that die with it are counted: their series stay to tell of them.
+            self._metrics.forget(name)
+            self._apply(self._scheduler.on_worker_exit(name, why, self._clock()))
+            host.exited.set()
 
     def _on_message(self, host: Host, message: ToDaemon) -> None:
         now = self._clock()

@@ -27,6 +27,7 @@ from server.ledgers import Ledgers
 from server.metrics import Metrics
 from server.process import Graces, WorkerProcess
 from server.protocol import MAX_FRAME_BYTES
+from server.request import Request
 from server.scheduler import Scheduler
 
 GRACES = Graces(shutdown=0.5, terminate=0.2, hang_up=0.2)
@@ -380,6 +381,19 @@ async def test_one_log_line_tells_of_a_request_and_never_of_its_prompt(
         "prompt_tokens=3 completion_tokens=2 ttft=0."
     )
     assert "major_faults=7" in line and "secret" not in caplog.text
+
+
+async def test_a_fault_of_the_daemon_ends_the_request_too(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_request: Request, _prompt_tokens: int) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Request, "accept", fail)
+    with pytest.raises(WorkerDied, match="the daemon failed"):
+        await events(bench.core, made_call(made_spec()))
+    monkeypatch.undo()
+    assert await events(bench.core, made_call(made_spec()))
 
 
 async def test_the_metrics_of_a_request(bench: Bench) -> None:
