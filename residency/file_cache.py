@@ -51,18 +51,10 @@ class Source(StrEnum):
     UNKNOWN = "unknown"
 
 
-class FileProbe:
-    """Keeps the files of a model open and mapped, for as long as it is loaded.
+class _Opened:
+    """What a with block closes again."""
 
-    It goes on seeing the files it opened, when others take their names or when
-    they are cut short: no page of the mappings is ever touched, so none can
-    fault. Raises OSError if a file cannot be opened.
-    """
-
-    def __init__(self, paths: Sequence[Path], proc: ProcFS = PROC) -> None:
-        with ExitStack() as opened:
-            self._files = {path: opened.enter_context(_File(path, proc)) for path in paths}
-            self._opened = opened.pop_all()
+    _opened: ExitStack
 
     def __enter__(self) -> Self:
         return self
@@ -77,6 +69,20 @@ class FileProbe:
 
     def close(self) -> None:
         self._opened.close()
+
+
+class FileProbe(_Opened):
+    """Keeps the files of a model open and mapped, for as long as it is loaded.
+
+    It goes on seeing the files it opened, when others take their names or when
+    they are cut short: no page of the mappings is ever touched, so none can
+    fault. Raises OSError if a file cannot be opened.
+    """
+
+    def __init__(self, paths: Sequence[Path], proc: ProcFS = PROC) -> None:
+        with ExitStack() as opened:
+            self._files = {path: opened.enter_context(_File(path, proc)) for path in paths}
+            self._opened = opened.pop_all()
 
     def size(self, path: Path) -> int:
         """Bytes of the file as it is now."""
@@ -103,7 +109,7 @@ class FileProbe:
         return sum(count for count, _ in counts), Source.MINCORE if mincore else Source.CACHESTAT
 
 
-class _File:
+class _File(_Opened):
     """One open, mapped file."""
 
     def __init__(self, path: Path, proc: ProcFS) -> None:
@@ -117,17 +123,6 @@ class _File:
                 opened.callback(libc.munmap, self._address, self._length)
                 self.identity = _identity(self._address, proc)
             self._opened = opened.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._opened.close()
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size

@@ -24,7 +24,6 @@ _SYS_CACHESTAT = 451
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_libc.munlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
@@ -68,12 +67,6 @@ def mlock(address: int, length: int) -> None:
     """Bring the pages in and keep them in RAM. Page-aligned outward by the kernel."""
     if _libc.mlock(address, length):
         raise _failed("mlock", address, length)
-
-
-def munlock(address: int, length: int) -> None:
-    """Let the pages be reclaimed again."""
-    if _libc.munlock(address, length):
-        raise _failed("munlock", address, length)
 
 
 def madvise(address: int, length: int, advice: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from residency import libc
@@ -25,6 +25,8 @@ MAX_RUNS = 512
 smaps, which every sample of the ledger reads, takes 30 us a mapping."""
 SLICE_BYTES = 8 << 20
 """Locked in one step: 0.7 ms for cached pages of 4 KiB (6.18), 80 ms from a disk of 100 MB/s."""
+SCAN_BYTES = 128 << 20
+"""Searched for touched pages in one step: 0.4 to 3 ms, 20 ms if every other page is (6.18)."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,21 @@ class PinJob:
             errno=self._errno,
             message=refusal and f"locked {bytes_locked} of {self._asked} bytes: {refusal}",
         )
+
+
+def pin_working_set(
+    weights: Sequence[Range], scan_bytes: int = SCAN_BYTES, proc: ProcFS = PROC
+) -> Iterator[PinResult | None]:
+    """Find and lock what this process has touched of its weights, in steps between which
+    the caller can do other work: None for each, and the result last. Raises ProcUnavailable."""
+    touched: list[Range] = []
+    for batch in batches(weights, scan_bytes):
+        touched += touched_ranges(batch, proc)
+        yield None
+    job = PinJob(pin_plan(touched, weights), read_ahead=True, proc=proc)
+    while (result := job.step()) is None:
+        yield None
+    yield result
 
 
 def pin_all(ranges: Iterable[Range], proc: ProcFS = PROC) -> PinResult:

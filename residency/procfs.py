@@ -39,14 +39,11 @@ class ProcUnavailable(Exception):
 class Status:
     """Sizes of a whole process in bytes, as the kernel counts them.
 
-    The resident ones are sums of per-CPU counters: they may be some pages per
+    The resident one is a sum of per-CPU counters: it may be some pages per
     CPU behind the truth. locked_bytes is exact and counts address space.
     """
 
     rss_bytes: int
-    peak_rss_bytes: int
-    rss_anonymous_bytes: int
-    rss_file_bytes: int
     locked_bytes: int
     may_lock_freely: bool
     """CAP_IPC_LOCK is effective: RLIMIT_MEMLOCK does not bind."""
@@ -87,7 +84,8 @@ class FileMapping:
 
 @dataclass(frozen=True)
 class ProcFS:
-    """Reads a proc filesystem. All raise ProcessGone and ProcUnavailable."""
+    """Reads a proc filesystem. Whatever is asked of a process raises ProcessGone if it has
+    ended; all raise ProcUnavailable."""
 
     root: Path = Path("/proc")
 
@@ -98,9 +96,6 @@ class ProcFS:
             raise ProcessGone(f"process {pid} has no memory")
         return Status(
             rss_bytes=_bytes(fields["VmRSS"]),
-            peak_rss_bytes=_bytes(fields["VmHWM"]),
-            rss_anonymous_bytes=_bytes(fields["RssAnon"]),
-            rss_file_bytes=_bytes(fields["RssFile"]),
             locked_bytes=_bytes(fields["VmLck"]),
             may_lock_freely=bool(int(fields["CapEff"], 16) & _CAP_IPC_LOCK),
         )
@@ -118,7 +113,11 @@ class ProcFS:
 
     def max_mappings(self) -> int:
         """Mappings that a process may have (vm.max_map_count)."""
-        return int((self.root / "sys/vm/max_map_count").read_text())
+        path = self.root / "sys/vm/max_map_count"
+        try:
+            return int(path.read_text())
+        except OSError as error:
+            raise ProcUnavailable(f"{path}: {error.strerror}") from error
 
     def file_at(self, pid: Pid, address: int) -> FileId | None:
         """The file mapped at an address."""
@@ -151,9 +150,13 @@ class ProcFS:
         try:
             with path.open("rb") as file:
                 yield file
-        except (FileNotFoundError, ProcessLookupError) as error:
+        except ProcessLookupError as error:
+            raise ProcessGone(f"process {pid} is gone") from error
+        except FileNotFoundError as error:
             if not (self.root / "self").exists():
                 raise ProcUnavailable(f"no proc filesystem at {self.root}") from error
+            if path.parent.exists():
+                raise ProcUnavailable(f"this kernel has no {path}") from error
             raise ProcessGone(f"process {pid} is gone") from error
         except PermissionError as error:
             raise ProcUnavailable(f"{path}: {error.strerror}") from error

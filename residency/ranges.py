@@ -32,12 +32,6 @@ def align_outward(runs: Iterable[Range], unit: int) -> list[Range]:
     return join(Range(run.start // unit * unit, -(-run.end // unit) * unit) for run in runs if run)
 
 
-def align_inward(runs: Iterable[Range], unit: int) -> list[Range]:
-    """The units (pages) that lie wholly in the runs, normalised."""
-    aligned = ((-(-run.start // unit) * unit, run.end // unit * unit) for run in join(runs))
-    return [Range(start, end) for start, end in aligned if start < end]
-
-
 def join(runs: Iterable[Range], max_gap: int = 0) -> list[Range]:
     """Sorted and disjoint, without empty runs; gaps of at most max_gap bytes are filled."""
     joined: list[Range] = []

@@ -34,7 +34,7 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     seed: int | None = None
-    """None draws a fresh seed for the request."""
+    """Of 32 bits; None draws a fresh seed for the request."""
     logit_bias: dict[int, float] = {}
 
 
@@ -101,11 +101,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
     load_seconds: float
     n_ctx: int
-    n_ctx_train: int
     n_slots: int
     weights: WeightBytes
-    mapped_bytes: int
-    """Bytes of file mappings that hold weights, page-aligned."""
     kv_bytes: int
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,51 @@ import gguf
 import numpy as np
 
 _TOKENIZER_PREFIX = "tokenizer."
+_VOCABULARY_WITHOUT_TOKENIZER = 32
+TOKENS = ("<unk>", "<s>", "</s>", "a", "b")
+
+
+@contextmanager
+def gguf_writer(path: Path, tensors_per_file: int = 0) -> Iterator[gguf.GGUFWriter]:
+    """A writer for a llama; the file, or the files named as splits, are whole after the block."""
+    writer = gguf.GGUFWriter(path, "llama", split_max_tensors=tensors_per_file)
+    yield writer
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def write_tiny(
+    path: Path,
+    *,
+    seed: int = 0,
+    template: str | None = "{{ messages }}",
+    file_type: int | None = 1,
+    tensors: int = 3,
+    split: int = 0,
+    context: int | None = 128,
+) -> Path:
+    """A few kilobytes that a store takes and nothing can run: so many f16 matrices. With
+    split, so many tensors a file."""
+    random = np.random.default_rng(seed)
+    with gguf_writer(path, split) as writer:
+        writer.add_name("tiny")
+        if context is not None:
+            writer.add_context_length(context)
+        writer.add_embedding_length(32)
+        writer.add_block_count(1)
+        if file_type is not None:
+            writer.add_file_type(file_type)
+        writer.add_tokenizer_model("gpt2")
+        writer.add_token_list(list(TOKENS))
+        writer.add_bos_token_id(1)
+        writer.add_eos_token_id(2)
+        if template is not None:
+            writer.add_chat_template(template)
+        for index in range(tensors):
+            writer.add_tensor(f"blk.{index}.w", random.standard_normal((4, 32)).astype(np.float16))
+    return path
 
 
 @dataclass(frozen=True)
@@ -24,26 +70,23 @@ class MoeShape:
     heads: int = 4
     context: int = 512
 
-    @property
-    def expert_bytes(self) -> int:
-        """Bytes of one expert in one layer: gate, up and down, two bytes a weight."""
-        return 3 * self.embedding * self.feed_forward * 2
+
+TINY = MoeShape(
+    layers=1, experts=2, experts_used=1, embedding=64, feed_forward=64, heads=1, context=256
+)
 
 
-def write_moe(path: Path, tokenizer_of: Path, shape: MoeShape | None = None) -> MoeShape:
-    """Write a mixture of experts to path with the tokenizer of another GGUF. Deterministic."""
-    shape = shape or MoeShape()
-    reader = gguf.GGUFReader(tokenizer_of)
-    writer = gguf.GGUFWriter(path, "llama")
-    _write_hyperparameters(writer, shape)
-    vocabulary = _copy_tokenizer(reader, writer)
-    for name, dims in _tensor_shapes(shape, vocabulary):
-        writer.add_tensor(name, _random(name, dims))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return shape
+def write_moe(
+    path: Path, tokenizer_of: Path | None, shape: MoeShape, tensors_per_file: int = 0
+) -> list[Path]:
+    """A mixture of experts with the tokenizer of another GGUF, or with none; its files in
+    order. Deterministic."""
+    with gguf_writer(path, tensors_per_file) as writer:
+        _write_hyperparameters(writer, shape)
+        vocabulary = _copy_tokenizer(tokenizer_of, writer)
+        for name, dims in _tensor_shapes(shape, vocabulary):
+            writer.add_tensor(name, _random(name, dims))
+    return sorted(path.parent.glob(f"{path.stem}*{path.suffix}"))
 
 
 def _write_hyperparameters(writer: gguf.GGUFWriter, shape: MoeShape) -> None:
@@ -61,8 +104,13 @@ def _write_hyperparameters(writer: gguf.GGUFWriter, shape: MoeShape) -> None:
     writer.add_expert_used_count(shape.experts_used)
 
 
-def _copy_tokenizer(reader: gguf.GGUFReader, writer: gguf.GGUFWriter) -> int:
+def _copy_tokenizer(tokenizer_of: Path | None, writer: gguf.GGUFWriter) -> int:
     """Copies every tokenizer key but the chat template; returns the size of the vocabulary."""
+    if tokenizer_of is None:
+        writer.add_tokenizer_model("no_vocab")
+        writer.add_vocab_size(_VOCABULARY_WITHOUT_TOKENIZER)
+        return _VOCABULARY_WITHOUT_TOKENIZER
+    reader = gguf.GGUFReader(tokenizer_of)
     for key, field in reader.fields.items():
         if not key.startswith(_TOKENIZER_PREFIX) or key.endswith("chat_template"):
             continue

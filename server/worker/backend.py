@@ -31,6 +31,11 @@ class Backend(Protocol):
     step_tokens: int
     """Tokens that one decode should take at most."""
 
+    @property
+    def longest_token(self) -> int:
+        """Bytes of text that one token stands for at most."""
+        ...
+
     def tokenize(self, text: str) -> Tokens: ...
 
     def piece(self, token: int) -> bytes: ...

@@ -26,9 +26,9 @@ EXIT_ORPHANED = 3
 """The daemon is gone: its end of the socket was closed."""
 EXIT_PROTOCOL = 4
 
-# The daemon has at most one Generate and one Cancel per slot on the way. A full queue
-# stops the reader, and so, in time, the sender.
-_QUEUE_LENGTH = 1024
+# The daemon has at most one Generate and one Cancel per slot on the way, and llama.cpp has
+# 256 sequences. A full queue stops the reader, and so, in time, the sender.
+_QUEUE_LENGTH = 2 * 256
 
 
 class Channel:

@@ -102,6 +102,11 @@ class Vocab:
             return self.piece(token)
         return self._piece.raw[:n]
 
+    def longest_token(self) -> int:
+        """Bytes of the longest token's entry, where bytes may be escaped but none left out."""
+        texts = (c.llama_vocab_get_text(self._handle, token) for token in range(self.n_tokens))
+        return max(len(text) for text in texts)
+
     def is_end(self, token: int) -> bool:
         """Whether the token ends a generation."""
         return bool(c.llama_vocab_is_eog(self._handle, token))
@@ -113,7 +118,6 @@ class Model:
     def __init__(self, handle: int) -> None:
         self.handle = handle
         self.vocab = Vocab(c.llama_model_get_vocab(handle))
-        self.n_ctx_train = int(c.llama_model_n_ctx_train(handle))
 
     @property
     def is_decoder(self) -> bool:

@@ -31,6 +31,11 @@ class LlamaBackend:
         self.is_end = self._vocab.is_end
 
     @cached_property
+    def longest_token(self) -> int:
+        """On demand, as it takes a call for each of the vocabulary."""
+        return self._vocab.longest_token()
+
+    @cached_property
     def _ends(self) -> list[int]:
         """All tokens that end a generation. A call for each of the vocabulary, so on demand."""
         return [token for token in range(self.n_vocab) if self.is_end(token)]

@@ -10,7 +10,6 @@ from pathlib import Path
 from residency.libc import PAGE_BYTES
 from residency.modes import LoadPlan, UnavailableMode, UnknownMode, parse_mode, plan
 from residency.procfs import PROC
-from residency.ranges import total
 from server.protocol import Load, Ready, ToDaemon
 from server.worker import llama
 from server.worker.engine import Engine
@@ -50,10 +49,8 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> E
         Ready(
             load_seconds=time.perf_counter() - started,
             n_ctx=context.n_ctx,
-            n_ctx_train=model.n_ctx_train,
             n_slots=message.n_slots,
             weights=weights.bytes,
-            mapped_bytes=total(weights.mapped),
             kv_bytes=log.cache_bytes,
         )
     )

@@ -70,5 +70,4 @@ def _add_draw(chain: Chain, sampling: Sampling, random_seed: int) -> None:
         chain.add_min_p(sampling.min_p)
     if sampling.temperature != 1:
         chain.add_temperature(sampling.temperature)
-    # llama.cpp's seeds have 32 bits; -1 becomes its "any" as everywhere else.
-    chain.add_draw(random_seed if sampling.seed is None else sampling.seed & 0xFFFFFFFF)
+    chain.add_draw(random_seed if sampling.seed is None else sampling.seed)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from daemon import Daemon, running
-from made_models import write_moe
+from made_models import MoeShape, write_moe
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,6 @@ def daemon(home: Path, smollm2: Path) -> Iterator[Daemon]:
 
 @pytest.fixture(scope="session")
 def moe(tmp_path_factory: pytest.TempPathFactory, smollm2: Path) -> Path:
-    """A mixture of 64 experts, 2 used: a short prompt touches a part of it."""
-    path = tmp_path_factory.mktemp("made") / "moe.gguf"
-    write_moe(path, smollm2)
+    """A mixture of 48 experts, 2 used: a short prompt touches a part of it."""
+    (path,) = write_moe(tmp_path_factory.mktemp("made") / "moe.gguf", smollm2, MoeShape())
     return path

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,10 @@ class Daemon:
         samples = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
         return {name: float(value) for name, value in samples}
 
+    def logged(self, text: str) -> int:
+        """How often the daemon has logged it so far."""
+        return self.log.read_text().count(text)
+
     def worker_pid(self, model: str) -> int:
         rows = self.client.get("/api/ps").json()["models"]
         return int(next(row["pid"] for row in rows if row["name"] == model))
@@ -85,11 +89,12 @@ def worker_status(pid: int, field: str) -> int:
     raise AssertionError(f"no {field} in the status of {pid}")
 
 
-def drop_cache(path: Path) -> None:
-    """Puts a file out of the page cache; it must not be mapped anywhere."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+def until(true: Callable[[], bool], seconds: float = 30) -> None:
+    """Waits for what follows an answer, such as a pin."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.02)
 
 
 def read_whole(path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import statistics
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,17 +11,23 @@ from pathlib import Path
 
 import httpx
 import pytest
-from daemon import Daemon, blob_of, drop_cache, sse
+from daemon import Daemon, blob_of, sse
+from page_files import drop_cache
 
 PROMPT = "Once upon a time"
 
 
-def test_a_killed_worker_ends_its_stream_with_an_error_and_nothing_else(
-    daemon: Daemon, gemma3: Path
-) -> None:
+@pytest.fixture(scope="module")
+def gemma(daemon: Daemon, gemma3: Path) -> str:
     daemon.pull("gemma3", gemma3)
-    daemon.load("gemma3:latest")
-    neighbour = daemon.worker_pid("gemma3:latest")
+    return "gemma3:latest"
+
+
+def test_a_killed_worker_ends_its_stream_with_an_error_and_nothing_else(
+    daemon: Daemon, gemma: str
+) -> None:
+    daemon.load(gemma)
+    neighbour = daemon.worker_pid(gemma)
     body = {"model": "smollm2", "prompt": PROMPT, "stream": True, "max_tokens": 1500}
     body["ignore_eos"] = True
     with daemon.client.stream("POST", "/v1/completions", json=body) as stream:
@@ -32,8 +37,8 @@ def test_a_killed_worker_ends_its_stream_with_an_error_and_nothing_else(
         os.kill(daemon.worker_pid("smollm2:latest"), signal.SIGKILL)
         last = list(events)[-1]
     assert "killed" in last["error"]["message"].lower()
-    assert daemon.worker_pid("gemma3:latest") == neighbour
-    assert daemon.complete("gemma3", PROMPT)
+    assert daemon.worker_pid(gemma) == neighbour
+    assert daemon.complete(gemma, PROMPT)
     assert daemon.complete("smollm2", PROMPT), "the next request loads it again"
 
 
@@ -58,11 +63,11 @@ def scrape_seconds(daemon: Daemon, until: threading.Event) -> list[float]:
 
 
 def test_metrics_answer_during_a_long_prefill_and_a_load(
-    daemon: Daemon, home: Path, gemma3: Path
+    daemon: Daemon, home: Path, gemma: str, gemma3: Path
 ) -> None:
     daemon.edit("smollm2", loader={"n_ctx": 8192})
     daemon.unload("smollm2:latest")
-    daemon.unload("gemma3:latest")
+    daemon.unload(gemma)
     drop_cache(blob_of(home, gemma3))
     daemon.load("smollm2:latest")
     prompt = " ".join(str(number) for number in range(900))
@@ -70,13 +75,14 @@ def test_metrics_answer_during_a_long_prefill_and_a_load(
     with ThreadPoolExecutor() as pool:
         scrapes = pool.submit(scrape_seconds, daemon, done)
         prefill = pool.submit(daemon.complete, "smollm2", prompt, 1)
-        load = pool.submit(daemon.load, "gemma3:latest")
+        load = pool.submit(daemon.load, gemma)
         prefill.result()
         load.result()
         done.set()
     daemon.edit("smollm2", loader={"n_ctx": None})
-    assert len(scrapes.result()) >= 10
-    assert statistics.median(scrapes.result()) < 0.1
+    seconds = sorted(scrapes.result())
+    assert len(seconds) >= 40
+    assert seconds[len(seconds) * 95 // 100] < 0.1, seconds
 
 
 def test_no_answered_edit_is_lost_between_two_editors(daemon: Daemon) -> None:
@@ -132,8 +138,8 @@ def test_a_prompt_longer_than_the_context_gets_both_numbers(daemon: Daemon) -> N
     daemon.unload("smollm2:latest")
     assert answer.status_code == 400
     message = answer.json()["error"]["message"]
-    assert "256" in message
-    assert "401" in message or "400" in message
+    # The last space is a token of its own.
+    assert "401 tokens and the context 256" in message
 
 
 def test_an_unknown_edit_key_names_the_nearest_and_changes_nothing(daemon: Daemon) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from daemon import Daemon, running, worker_status
+from page_files import needs_lock
 
 
 def effective(daemon: Daemon, model: str) -> tuple[str, str]:
@@ -33,39 +34,52 @@ def test_each_rung_shadows_the_next(tmp_path: Path, smollm2: Path) -> None:
         answer = daemon.edit("top", loader={"weight_residency": "lazy"})
         assert answer["applies"] == {"loader.weight_residency": "shadowed"}
         assert effective(daemon, "top") == ("pinned", "modelfile")
-        daemon.load("top:latest")
-        daemon.load("plain:latest")
-        assert worker_status(daemon.worker_pid("top:latest"), "VmLck") > 0
-        assert worker_status(daemon.worker_pid("plain:latest"), "VmLck") == 0
-    with running(tmp_path) as daemon:
         daemon.edit("plain", loader={"weight_residency": None})
-        assert effective(daemon, "plain") == ("eager", "default")
+        assert effective(daemon, "plain") == ("lazy", "environment")
 
 
-@pytest.mark.parametrize("rung", ["manifest", "environment", "modelfile"])
-def test_an_unknown_mode_falls_back_with_a_warning(
-    tmp_path: Path, smollm2: Path, rung: str
+def test_without_any_rung_a_model_is_eager(daemon: Daemon) -> None:
+    assert effective(daemon, "smollm2") == ("eager", "default")
+
+
+@needs_lock
+def test_the_upper_rung_is_what_the_worker_does(daemon: Daemon) -> None:
+    create(daemon, "top", "FROM smollm2\nPARAMETER weight_residency pinned\n")
+    daemon.edit("top", loader={"weight_residency": "lazy"})
+    for model in ("top:latest", "smollm2:latest"):
+        daemon.load(model)
+    assert worker_status(daemon.worker_pid("top:latest"), "VmLck") > 0
+    assert worker_status(daemon.worker_pid("smollm2:latest"), "VmLck") == 0
+
+
+@pytest.mark.parametrize("rung", ["manifest", "modelfile"])
+def test_an_unknown_mode_in_a_file_falls_back_with_a_warning(
+    daemon: Daemon, home: Path, rung: str
 ) -> None:
-    env = {"CORRAL_WEIGHT_RESIDENCY": "eagre"} if rung == "environment" else {}
-    with running(tmp_path) as daemon:
-        daemon.pull("model", smollm2)
-    file = tmp_path / "manifests" / "model" / "latest.json"
+    daemon.client.post("/api/copy", json={"source": "smollm2", "destination": rung})
+    file = home / "manifests" / rung / "latest.json"
     stored = json.loads(file.read_text())
-    if rung == "manifest":
-        stored["loader"]["weight_residency"] = "eagre"
-    if rung == "modelfile":
-        stored["modelfile"] = {
-            "loader": {"weight_residency": "eagre"},
-            "parameters": {},
-            "text": "",
-        }
+    wrong = {"weight_residency": f"{rung}-eagre"}
+    stored.update({"loader": wrong} if rung == "manifest" else {"modelfile": {"loader": wrong}})
     file.write_text(json.dumps(stored))
-    with running(tmp_path, env) as daemon:
+    daemon.load(f"{rung}:latest")
+    assert effective(daemon, rung)[0] == "eager"
+    assert_warned(daemon, f"{rung}-eagre")
+
+
+def test_an_unknown_mode_in_the_environment_falls_back_with_a_warning(
+    tmp_path: Path, smollm2: Path
+) -> None:
+    with running(tmp_path, {"CORRAL_WEIGHT_RESIDENCY": "eagre"}) as daemon:
+        daemon.pull("model", smollm2)
         daemon.load("model:latest")
         assert effective(daemon, "model")[0] == "eager"
-        log = daemon.log.read_text()
-    assert "eagre" in log
-    assert "lazy_then_pin_resident" in log, "the warning lists the modes"
+        assert_warned(daemon, "eagre")
+
+
+def assert_warned(daemon: Daemon, mode: str) -> None:
+    (line, *_) = (line for line in daemon.log.read_text().splitlines() if mode in line)
+    assert "lazy_then_pin_resident" in line, "the warning lists the modes"
 
 
 def test_a_typo_is_refused_where_nothing_is_lost_yet(daemon: Daemon) -> None:

@@ -1,4 +1,4 @@
-"""GGUF files of a few kilobytes: sound ones by gguf's writer, odd ones byte by byte."""
+"""GGUF files put together byte by byte, so that any of them can be wrong."""
 
 from __future__ import annotations
 
@@ -6,46 +6,6 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import gguf
-import numpy as np
-
-TOKENS = ("<unk>", "<s>", "</s>", "a", "b")
-
-
-def write_tiny(
-    path: Path,
-    *,
-    seed: int = 0,
-    template: str | None = "{{ messages }}",
-    file_type: int | None = 1,
-    tensors: int = 3,
-    split: int = 0,
-    context: int | None = 128,
-) -> Path:
-    """A llama of `tensors` f16 matrices. With split, so many tensors a file, named as splits."""
-    writer = gguf.GGUFWriter(path, "llama", split_max_tensors=split)
-    writer.add_name("tiny")
-    if context is not None:
-        writer.add_context_length(context)
-    writer.add_embedding_length(32)
-    writer.add_block_count(1)
-    if file_type is not None:
-        writer.add_file_type(file_type)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(list(TOKENS))
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    if template is not None:
-        writer.add_chat_template(template)
-    random = np.random.default_rng(seed)
-    for index in range(tensors):
-        writer.add_tensor(f"blk.{index}.w", random.standard_normal((4, 32)).astype(np.float16))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def text(value: bytes) -> bytes:

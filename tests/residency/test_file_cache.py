@@ -206,7 +206,7 @@ def test_pages_that_another_mapping_has_locked_count_too(tmp_path: Path) -> None
 ON_OVERLAY = """
 import subprocess, sys
 from pathlib import Path
-sys.path.insert(0, "tests/residency")
+sys.path.insert(0, "tests")
 from page_files import MIB, drop_cache, forked, mapped, read_range, touch
 from residency.file_cache import FileProbe
 from residency.ledger import sample

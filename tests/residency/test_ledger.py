@@ -35,7 +35,7 @@ pytestmark = linux_only
 WORKER = """
 import os, sys
 from pathlib import Path
-sys.path.insert(0, "tests/residency")
+sys.path.insert(0, "tests")
 from page_files import MIB, mapped, touch
 from residency import libc
 from residency.ranges import Range

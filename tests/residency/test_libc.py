@@ -14,7 +14,6 @@ def test_a_failure_names_call_length_and_errno(tmp_path: Path) -> None:
         pass
     for name, call in (
         ("mlock", lambda: libc.mlock(pages.start, MIB)),
-        ("munlock", lambda: libc.munlock(pages.start, MIB)),
         ("madvise", lambda: libc.madvise(pages.start, MIB, libc.MADV_RANDOM)),
         ("mincore", lambda: libc.mincore(pages.start, MIB)),
     ):

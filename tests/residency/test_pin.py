@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from page_files import (
     MIB,
     WITHOUT_IPC_LOCK,
     drop_cache,
+    drops_rights,
     linux_only,
     mapped,
     python,
@@ -27,7 +28,15 @@ from residency import libc
 from residency.advice import advise
 from residency.file_cache import FileProbe
 from residency.modes import Advice
-from residency.pin import MAX_GAP_BYTES, PinJob, PinResult, pin_all, pin_plan, touched_ranges
+from residency.pin import (
+    MAX_GAP_BYTES,
+    PinJob,
+    PinResult,
+    pin_all,
+    pin_plan,
+    pin_working_set,
+    touched_ranges,
+)
 from residency.procfs import PROC, ProcFS
 from residency.ranges import Range, align_outward, intersect, total
 
@@ -59,7 +68,6 @@ page_runs = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(page_runs, page_runs, st.integers(1, 5), st.integers(0, 3))
 def test_a_plan_holds_all_that_was_touched_and_only_weights(
     touched: list[Range], weights: list[Range], max_runs: int, gap: int
@@ -194,6 +202,38 @@ def test_nothing_is_tried_after_a_refusal(tmp_path: Path) -> None:
         assert locked_bytes() == before
 
 
+def test_a_refused_lock_is_a_result_also_where_proc_tells_no_limits(tmp_path: Path) -> None:
+    made = tmp_path / "self"
+    made.mkdir()
+    (made / "status").write_text("VmRSS: 1 kB\nVmLck: 0 kB\nCapEff: 0\n")
+    (made / "maps").write_text("")
+    result = PinJob([pages(1, 2)], proc=ProcFS(tmp_path)).step()
+    assert result is not None
+    assert result.errno == errno.ENOMEM
+    assert "ulimit -l" in result.message
+
+
+def test_the_working_set_is_searched_for_and_locked_in_steps(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "file", 64 * MIB)
+    drop_cache(path)
+    with mapped(path) as weights:
+        advise([weights], Advice.RANDOM)
+        wanted = [
+            Range(weights.start + at, weights.start + at + 8 * PAGE)
+            for at in (0, 16 * MIB - 4 * PAGE, 50 * MIB)
+        ]
+        for part in wanted:
+            touch(part)
+        steps = pin_working_set([weights], scan_bytes=16 * MIB)
+        before = locked_bytes()
+        assert [next(steps) for _ in range(4)] == [None] * 4, "four slices are looked through"
+        assert locked_bytes() == before
+        result = list(steps)[-1]
+        assert result is not None
+        assert (result.bytes_locked, result.n_runs) == (total(wanted), len(wanted))
+        assert locked_bytes() - before == total(wanted)
+
+
 def test_pinning_all_again_changes_nothing(tmp_path: Path) -> None:
     with mapped(write_file(tmp_path / "file", 2 * MIB)) as weights:
         before = locked_bytes()
@@ -206,9 +246,7 @@ def test_pinning_all_again_changes_nothing(tmp_path: Path) -> None:
 def test_a_lock_that_the_kernel_does_not_count_is_a_shortfall(tmp_path: Path) -> None:
     made = tmp_path / "proc" / "self"
     made.mkdir(parents=True)
-    (made / "status").write_text(
-        "VmHWM: 1 kB\nVmRSS: 1 kB\nRssAnon: 1 kB\nRssFile: 1 kB\nVmLck: 0 kB\nCapEff: 0\n"
-    )
+    (made / "status").write_text("VmRSS: 1 kB\nVmLck: 0 kB\nCapEff: 0\n")
     with mapped(write_file(tmp_path / "file", MIB)) as weights:
         result = pin_all([weights], ProcFS(tmp_path / "proc"))
     assert (result.bytes_asked, result.bytes_locked, result.errno) == (MIB, 0, 0)
@@ -220,7 +258,7 @@ def test_a_lock_that_the_kernel_does_not_count_is_a_shortfall(tmp_path: Path) ->
 UNDER_A_LIMIT = """
 import dataclasses, json, resource, sys
 from pathlib import Path
-sys.path.insert(0, "tests/residency")
+sys.path.insert(0, "tests")
 from page_files import mapped
 from residency.pin import PinJob, pin_all
 from residency.procfs import PROC
@@ -241,7 +279,7 @@ def under_a_limit(path: Path, limit: int, under: Sequence[str]) -> Any:
     return json.loads(python(UNDER_A_LIMIT, str(path), str(limit), under=under))
 
 
-@root_only
+@drops_rights
 def test_a_limit_stops_the_pin_half_way_and_is_named(tmp_path: Path) -> None:
     path = write_file(tmp_path / "file", 4 * MIB)
     limit = 2 * MIB + MIB // 2
@@ -255,7 +293,7 @@ def test_a_limit_stops_the_pin_half_way_and_is_named(tmp_path: Path) -> None:
     assert (again["errno"], again["bytes_locked"]) == (errno.ENOMEM, 2 * MIB)
 
 
-@root_only
+@drops_rights
 def test_no_right_to_lock_at_all_is_eperm(tmp_path: Path) -> None:
     path = write_file(tmp_path / "file", MIB)
     result, _, counted = under_a_limit(path, 0, WITHOUT_IPC_LOCK)
@@ -273,7 +311,7 @@ def test_with_the_capability_the_limit_does_not_bind(tmp_path: Path) -> None:
 OUT_OF_MAPPINGS = """
 import os, sys
 from pathlib import Path
-sys.path.insert(0, "tests/residency")
+sys.path.insert(0, "tests")
 from page_files import mapped
 from residency import libc
 from residency.pin import PinJob

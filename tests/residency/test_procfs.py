@@ -11,10 +11,7 @@ from residency.ranges import Range
 
 STATUS = """\
 Name:\tworker
-VmHWM:\t    9000 kB
 VmRSS:\t    8000 kB
-RssAnon:\t    1000 kB
-RssFile:\t    7000 kB
 VmLck:\t    4096 kB
 CapEff:\t{capabilities}
 """
@@ -47,9 +44,6 @@ def test_status_in_bytes(proc: ProcFS, capabilities: str, free: bool) -> None:
     write(proc, "status", STATUS.format(capabilities=capabilities))
     status = proc.status(7)
     assert status.rss_bytes == 8000 * 1024
-    assert status.peak_rss_bytes == 9000 * 1024
-    assert status.rss_anonymous_bytes == 1000 * 1024
-    assert status.rss_file_bytes == 7000 * 1024
     assert status.locked_bytes == 4096 * 1024
     assert status.may_lock_freely is free
 
@@ -125,3 +119,11 @@ def test_a_process_that_is_gone_and_a_proc_that_is_not_there(proc: ProcFS, tmp_p
             getattr(proc, ask)(8)
         with pytest.raises(ProcUnavailable):
             getattr(ProcFS(tmp_path / "nowhere"), ask)(8)
+
+
+def test_what_this_kernel_does_not_tell_is_no_sign_of_an_ended_process(proc: ProcFS) -> None:
+    """A kernel built without CONFIG_PROC_PAGE_MONITOR has no pagemap; some hide /proc/sys."""
+    with pytest.raises(ProcUnavailable, match="pagemap"):
+        proc.pagemap_present(7, [Range(0, PAGE_BYTES)])
+    with pytest.raises(ProcUnavailable, match="max_map_count"):
+        proc.max_mappings()

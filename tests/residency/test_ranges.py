@@ -3,12 +3,11 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from residency.ranges import (
     Range,
-    align_inward,
     align_outward,
     batches,
     bound_runs,
@@ -17,8 +16,6 @@ from residency.ranges import (
     slices,
     total,
 )
-
-unhurried = settings(deadline=None)
 
 runs = st.lists(
     st.tuples(st.integers(0, 60), st.integers(0, 12)).map(lambda t: Range(t[0], t[0] + t[1])),
@@ -36,7 +33,6 @@ def assert_normal(ranges: list[Range]) -> None:
     assert all(a.end < b.start for a, b in pairwise(ranges))
 
 
-@unhurried
 @given(runs)
 def test_join_keeps_the_points(given_runs: list[Range]) -> None:
     joined = join(given_runs)
@@ -45,7 +41,6 @@ def test_join_keeps_the_points(given_runs: list[Range]) -> None:
     assert total(joined) == len(points(given_runs))
 
 
-@unhurried
 @given(runs, st.integers(0, 8))
 def test_join_fills_exactly_the_gaps_up_to_max_gap(given_runs: list[Range], gap: int) -> None:
     naive = points(given_runs)
@@ -57,7 +52,6 @@ def test_join_fills_exactly_the_gaps_up_to_max_gap(given_runs: list[Range], gap:
     assert points(join(given_runs, gap)) == filled
 
 
-@unhurried
 @given(runs, units)
 def test_alignment_outward_holds_every_unit_touched(given_runs: list[Range], unit: int) -> None:
     aligned = align_outward(given_runs, unit)
@@ -67,18 +61,6 @@ def test_alignment_outward_holds_every_unit_touched(given_runs: list[Range], uni
     }
 
 
-@unhurried
-@given(runs, units)
-def test_alignment_inward_holds_every_whole_unit(given_runs: list[Range], unit: int) -> None:
-    aligned = align_inward(given_runs, unit)
-    naive = points(given_runs)
-    assert_normal(aligned)
-    assert points(aligned) == {
-        i for i in naive if naive.issuperset(range(i // unit * unit, i // unit * unit + unit))
-    }
-
-
-@unhurried
 @given(runs, runs)
 def test_intersection(left: list[Range], right: list[Range]) -> None:
     common = intersect(left, right)
@@ -86,7 +68,6 @@ def test_intersection(left: list[Range], right: list[Range]) -> None:
     assert points(common) == points(left) & points(right)
 
 
-@unhurried
 @given(runs, st.integers(1, 6))
 def test_bounding_covers_all_with_the_least_filling(given_runs: list[Range], most: int) -> None:
     apart = join(given_runs)
@@ -98,7 +79,6 @@ def test_bounding_covers_all_with_the_least_filling(given_runs: list[Range], mos
     assert total(bounded) - total(apart) == sum(gaps[: len(apart) - len(bounded)])
 
 
-@unhurried
 @given(runs, units)
 def test_slices_are_the_runs_in_order_and_none_is_longer(
     given_runs: list[Range], size: int
@@ -110,7 +90,6 @@ def test_slices_are_the_runs_in_order_and_none_is_longer(
     ]
 
 
-@unhurried
 @given(runs, units)
 def test_batches_are_the_runs_in_order_and_as_full_as_slices_allow(
     given_runs: list[Range], size: int

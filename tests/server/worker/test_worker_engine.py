@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from residency.pin import PinJob, PinResult
-from residency.procfs import ProcUnavailable
+from residency.pin import PinResult, pin_working_set
+from residency.procfs import ProcFS
 from residency.ranges import Range
 from server.protocol import (
     Accepted,
@@ -55,6 +56,7 @@ class ScriptedModel:
     n_ctx: int = 32
     n_slots: int = 2
     n_vocab: int = 27
+    longest_token: int = 1
     step_tokens: int = 4
     answer_length: int = 5
     status: int = DECODED
@@ -86,15 +88,16 @@ class ScriptedModel:
         self.used.discard(slot)
 
 
-@dataclass
 class ScriptedPin:
     """A pin of two slices."""
 
-    steps: int = 0
+    steps = 0
 
-    def step(self) -> PinResult | None:
-        self.steps += 1
-        return None if self.steps < 2 else PinResult(8, 8, 1, 0.0, 0, "")
+    def run(self) -> Iterator[PinResult | None]:
+        self.steps = 1
+        yield None
+        self.steps = 2
+        yield PinResult(8, 8, 1, 0.0, 0, "")
 
 
 @dataclass
@@ -123,10 +126,10 @@ class World:
         steps = [m for m in self.sent if isinstance(m, Step)]
         return "".join(p.text for step in steps for p in step.pieces if p.id == request_id)
 
-    def _start_pin(self, mapped: Sequence[Range]) -> PinJob:
+    def _start_pin(self, mapped: Sequence[Range]) -> Iterator[PinResult | None]:
         assert mapped == [Range(0, 8)]
         self.pins.append(ScriptedPin())
-        return cast(PinJob, self.pins[-1])
+        return self.pins[-1].run()
 
     def _tick(self) -> float:
         self.now += 1
@@ -223,17 +226,19 @@ def test_the_pin_starts_after_the_last_byte_runs_beside_requests_and_comes_once(
     assert sum(isinstance(m, PinReport) for m in world.sent) == 1
 
 
-def test_an_unknown_working_set_is_reported() -> None:
-    def start(mapped: Sequence[Range]) -> PinJob:
-        raise ProcUnavailable("no pagemap")
-
-    hook = PinHook([], armed=True, start=start)
+def test_an_unknown_working_set_is_reported_and_logged_by_the_daemon_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "self").mkdir()
+    start = partial(pin_working_set, proc=ProcFS(tmp_path))
+    hook = PinHook([Range(0, 8)], armed=True, start=start)
     hook.on_completed()
     report = hook.step()
     assert report is not None
     assert report.errno != 0
-    assert "no pagemap" in report.message
+    assert "pagemap" in report.message
     assert not hook.busy
+    assert caplog.records == []
 
 
 def test_a_step_takes_decoding_slots_first_and_slices_prompts() -> None:
@@ -282,22 +287,23 @@ def test_without_cells_the_youngest_ends() -> None:
     assert world.ends() == {"old": "stop", "young": "error"}
 
 
+def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised() -> None:
+    world = World(ScriptedModel(longest_token=3))
+    world.generate("long", "a" * 97)
+    world.generate("unsure", "a" * 96)
+    long, unsure = (m for m in world.sent if isinstance(m, Rejected))
+    assert long.message.startswith("the prompt has 97 bytes, so at least 33 tokens")
+    assert unsure.message.startswith("the prompt has 96 tokens")
+
+
 def test_rejections_leave_nothing_behind() -> None:
     world = World()
     world.generate("long", "a" * 33)
     world.generate("empty", "")
     world.engine.on_generate(Generate("ids", [27], Sampling(), 1))
-    world.engine.on_generate(Generate("nan", "a", Sampling(temperature=float("nan")), 1))
-    world.engine.on_generate(Generate("bias", "a", Sampling(logit_bias={1: float("inf")}), 1))
-    world.engine.on_generate(Generate("penalty", "a", Sampling(repeat_penalty=0), 1))
-    assert [m.id for m in world.sent if isinstance(m, Rejected)] == [
-        "long",
-        "empty",
-        "ids",
-        "nan",
-        "bias",
-        "penalty",
-    ]
+    world.engine.on_generate(Generate("bias", "a", Sampling(logit_bias={27: 1.0}), 1))
+    rejected = [m.id for m in world.sent if isinstance(m, Rejected)]
+    assert rejected == ["long", "empty", "ids", "bias"]
     assert world.engine.idle
     assert world.model.samplers == []
 

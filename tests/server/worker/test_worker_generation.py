@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,9 +27,8 @@ def worker(loaded: tuple[WorkerProcess, Ready]) -> WorkerProcess:
 
 def test_ready_tells_sizes_in_use(loaded: tuple[WorkerProcess, Ready], smollm2: Path) -> None:
     ready = loaded[1]
-    assert (ready.n_ctx, ready.n_ctx_train, ready.n_slots) == (256, 8192, 4)
-    assert 0.9 * smollm2.stat().st_size < ready.weights.file <= ready.mapped_bytes
-    assert ready.mapped_bytes <= smollm2.stat().st_size + 4096
+    assert (ready.n_ctx, ready.n_slots) == (256, 4)
+    assert 0.9 * smollm2.stat().st_size < ready.weights.file < smollm2.stat().st_size
     assert (ready.weights.anonymous, ready.weights.device) == (0, 0)
     # 30 layers, 3 KV heads of 64, K and V in two bytes: 23,040 bytes a cell.
     # llama.cpp tells it to 0.01 MiB.
@@ -130,12 +128,10 @@ def test_repeat_penalty_sees_the_prompt(worker: WorkerProcess) -> None:
 def test_cancel_in_a_long_prefill(worker: WorkerProcess) -> None:
     n = worker.accepted(request("c", LONG, max_tokens=-1))
     assert n > 150
-    began = time.monotonic()
     worker.cancel("c")
+    # After the seven steps of its prompt its first token would come before the end.
     end = worker.expect(Finished)
     assert (end.id, end.reason, end.completion_tokens) == ("c", "cancelled", 0)
-    whole = worker.answer(request("d", LONG, max_tokens=0)).end.timings.prompt_seconds
-    assert time.monotonic() - began < 3 * whole
 
 
 def test_cancel_while_decoding_frees_the_slot(worker: WorkerProcess) -> None:
@@ -192,6 +188,10 @@ def test_more_requests_than_slots_are_rejected(worker: WorkerProcess) -> None:
     for name in running:
         worker.cancel(name)
     assert {answer.end.reason for answer in worker.collect(running)} == {"cancelled"}
+
+
+def test_megabytes_of_text_are_refused_untokenised(worker: WorkerProcess) -> None:
+    assert "8000000 bytes" in worker.rejected(request("huge", "a b c d " * 10**6)).message
 
 
 def test_greedy_does_not_depend_on_the_slices(smollm2: Path, worker: WorkerProcess) -> None:

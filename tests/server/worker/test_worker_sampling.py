@@ -67,11 +67,6 @@ def test_what_changes_nothing_is_left_out() -> None:
     assert chain(top_k=0, top_p=1, min_p=0, temperature=1) == [("draw", SEED)]
 
 
-def test_seeds_have_32_bits() -> None:
-    assert chain(seed=(1 << 32) + 5)[-1] == ("draw", 5)
-    assert chain(seed=-1)[-1] == ("draw", SEED)
-
-
 def test_the_window_of_the_penalties() -> None:
     assert penalty_window(Sampling(repeat_last_n=10), 100) == 0
     assert penalty_window(Sampling(repeat_penalty=1.1, repeat_last_n=10), 100) == 10

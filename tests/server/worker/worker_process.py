@@ -133,7 +133,7 @@ class WorkerProcess:
 
 @contextmanager
 def worker_process(
-    prefix: Sequence[str] = (), python_path: Path | None = None
+    prefix: Sequence[str] = (), python_path: Path | None = None, stdout: int | None = None
 ) -> Iterator[WorkerProcess]:
     """A worker that has been told nothing. `prefix` is a command to start it under,
     `python_path` a folder whose modules hide the installed ones."""
@@ -147,6 +147,7 @@ def worker_process(
             pass_fds=[theirs.fileno()],
             cwd=ROOT,
             env=os.environ | {"PYTHONPATH": path},
+            stdout=stdout,
         )
     try:
         with ours:
@@ -154,6 +155,8 @@ def worker_process(
     finally:
         process.kill()
         process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 def load_message(*paths: Path, **changes: object) -> Load:

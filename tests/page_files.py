@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import time
@@ -17,15 +18,30 @@ from typing import NoReturn, TypeVar
 import pytest
 
 from residency import libc
+from residency.memlock import lock_limits
+from residency.procfs import PROC
 from residency.ranges import Range
 
 MIB = 1 << 20
 NOBODY = 65534
 _PR_SET_DUMPABLE = 4
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change user or rights")
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc")
+
+
+def _may_lock() -> bool:
+    limits = lock_limits(PROC)
+    return limits is not None and limits.memlock_bytes is None
+
+
+needs_lock = pytest.mark.skipif(
+    not _may_lock(), reason="needs CAP_IPC_LOCK, or no RLIMIT_MEMLOCK, to lock a whole model"
+)
+drops_rights = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv"
+)
 
 T = TypeVar("T")
 
@@ -54,6 +70,7 @@ def drop_cache(path: Path) -> None:
     """Empty the page cache of a file that nobody maps; skips where that is impossible."""
     fd = os.open(path, os.O_RDONLY)
     try:
+        os.fsync(fd)
         for _ in range(100):
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             if not _cached(fd):
