@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from server.calls import Begun, Call, CallEvent, Core, Ended, Text
 from server.errors import ServingError
@@ -53,12 +52,8 @@ async def opened(core: Core, calls: Sequence[Call]) -> Opened:
     Raises ServingError while a proper status can still be sent.
     """
     events = merged([_checked(core, call) for call in calls])
-    try:
-        first = await anext(events)
-    except BaseException:
-        await events.aclose()
-        raise
-    return Opened(first, events)
+    # If this raises, the generator has ended, and closed what it had open.
+    return Opened(await anext(events), events)
 
 
 async def answered(core: Core, calls: Sequence[Call]) -> list[Answer]:
@@ -79,9 +74,7 @@ async def answered(core: Core, calls: Sequence[Call]) -> list[Answer]:
 
 
 async def _checked(core: Core, call: Call) -> AsyncGenerator[CallEvent]:
-    # Closing a core's iterator is what cancels the call, so it is a generator.
-    source = cast(AsyncGenerator[CallEvent], core.generate(call))
-    async with contextlib.aclosing(source) as events:
+    async with contextlib.aclosing(core.generate(call)) as events:
         async for event in events:
             if isinstance(event, Ended) and event.reason not in ("stop", "length"):
                 raise EndedEarly(f"the generation ended early: {event.reason}")

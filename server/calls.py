@@ -6,7 +6,7 @@ sees the other's types.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,7 +57,6 @@ class Text:
     """A piece of the answer."""
 
     text: str
-    n_tokens: int
 
 
 @dataclass(frozen=True)
@@ -79,6 +78,7 @@ class LoadedModel:
     """A model with a worker process, as /api/ps and the metrics need it."""
 
     spec: ModelSpec
+    """As it was loaded, with the keep_alive of its last request."""
     pid: int
     ready: Ready | None
     """None while it loads."""
@@ -93,19 +93,18 @@ class LoadedModel:
 class Core(Protocol):
     """The serving core as routes see it. Raises only server.errors.ServingError."""
 
-    def generate(self, call: Call) -> AsyncIterator[CallEvent]:
+    def generate(self, call: Call) -> AsyncGenerator[CallEvent]:
         """Begun, Text…, Ended. Closing the iterator cancels the request. Raises before
         Begun when the request was refused or the model did not load, after it when the
         worker died."""
         ...
 
-    async def load(self, spec: ModelSpec) -> LoadedModel:
+    async def load(self, spec: ModelSpec) -> None:
         """Load the model and wait until it serves; only renews keep_alive if it does."""
         ...
 
-    async def unload(self, name: str) -> bool:
-        """Unload once its running requests have ended; waits until its process has exited.
-        False if it was not loaded."""
+    async def unload(self, name: str) -> None:
+        """Unload once its running requests have ended; waits until its process has exited."""
         ...
 
     def loaded(self) -> list[LoadedModel]: ...

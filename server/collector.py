@@ -71,7 +71,9 @@ def _gauge(name: str, help: str, *labels: str) -> GaugeMetricFamily:
 def _serving(models: tuple[LoadedModel, ...], waiting: Mapping[str, int]) -> Iterable[Metric]:
     loaded = _gauge("corral_models_loaded", "Models that are loaded and serve")
     running = _gauge("corral_requests_running", "Requests that a worker is serving", "model")
-    queued = _gauge("corral_requests_waiting", "Requests that wait in the daemon", "model")
+    queued = _gauge(
+        "corral_requests_waiting", "Requests and loads that wait in the daemon", "model"
+    )
     loading = _gauge("corral_model_load_seconds", "Seconds the worker took to load it", "model")
     loaded.add_metric([], sum(model.ready is not None for model in models))
     for model in models:

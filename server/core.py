@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 
 from server import protocol
 from server.calls import Call, CallEvent, Ended, LoadedModel, ModelSpec
@@ -57,14 +57,14 @@ class ServingCore:
         self._grace = grace
         self._hosts: dict[str, Host] = {}
         self._requests: dict[str, Request] = {}
-        self._loads: dict[str, asyncio.Future[LoadedModel]] = {}
+        self._loads: dict[str, asyncio.Future[None]] = {}
         self._load_ids = (f"load-{n}" for n in itertools.count())
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     # -- what routes ask -------------------------------------------------------------------
 
-    async def generate(self, call: Call) -> AsyncIterator[CallEvent]:
+    async def generate(self, call: Call) -> AsyncGenerator[CallEvent]:
         """See calls.Core. A client that reads slowly gets fewer, longer Texts."""
         request = Request.of(call, self._clock(), self._metrics)
         self._requests[call.id] = request
@@ -79,26 +79,23 @@ class ServingCore:
             if call.id in self._requests and request.abandoned is None:
                 self._abandon(request, CLIENT_WENT_AWAY)
 
-    async def load(self, spec: ModelSpec) -> LoadedModel:
+    async def load(self, spec: ModelSpec) -> None:
         """See calls.Core."""
         id = next(self._load_ids)
-        done: asyncio.Future[LoadedModel] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loads[id] = done
         self._apply(self._scheduler.on_load(id, spec, self._clock()))
         try:
-            return await done
+            await done
         finally:
             if self._loads.pop(id, None) is not None:
                 self._apply(self._scheduler.on_cancel(id, self._clock()))
 
-    async def unload(self, name: str) -> bool:
+    async def unload(self, name: str) -> None:
         """See calls.Core. Requests that wait are kept, and load the model again."""
-        host = self._hosts.get(name)
-        if host is None:
-            return False
-        self._apply(self._scheduler.on_unload(name, self._clock()))
-        await host.exited.wait()
-        return True
+        if host := self._hosts.get(name):
+            self._apply(self._scheduler.on_unload(name, self._clock()))
+            await host.exited.wait()
 
     def loaded(self) -> list[LoadedModel]:
         """Models whose worker process runs, the longest loaded first."""
@@ -142,10 +139,12 @@ class ServingCore:
                     self._submit(self._requests[id])
                 case CancelRunning(id):
                     self._hosts[self._requests[id].model].send(protocol.encode(Cancel(id)))
-                case Loaded(id, name):
-                    self._loads.pop(id).set_result(self._model(name))
+                case Loaded(id):
+                    self._end_load(id, None)
+                case Reject(id, error) if id in self._loads:
+                    self._end_load(id, error)
                 case Reject(id, error):
-                    self._reject(id, error)
+                    self._requests.pop(id).fail(error, self._clock())
         self._show()
         self._set_timer()
 
@@ -153,14 +152,15 @@ class ServingCore:
         host = self._hosts[request.model]
         host.send(request.submit(self._clock(), host.began, host.ready_at))
 
-    def _model(self, name: str) -> LoadedModel:
-        return next(model for model in self.loaded() if model.spec.name == name)
-
-    def _reject(self, id: str, error: ServingError) -> None:
-        if load := self._loads.pop(id, None):
-            load.set_exception(error)
+    def _end_load(self, id: str, error: ServingError | None) -> None:
+        done = self._loads.pop(id)
+        if done.cancelled():
+            # Its task was, and load() hears of it a turn of the loop later.
+            return
+        if error is None:
+            done.set_result(None)
         else:
-            self._requests.pop(id).fail(error, self._clock())
+            done.set_exception(error)
 
     def _abandon(self, request: Request, status: int) -> None:
         """The client is gone or was told its end; a worker that runs it may take its time."""
@@ -205,12 +205,12 @@ class ServingCore:
                 self._spawn, self._show, lambda message: self._on_message(host, message)
             )
         finally:
-            log.info("model=%s ended: %s", name, why)
+            host.log_end(why)
             del self._hosts[name]
-            # Before the requests that die with it are counted: their series stay to tell of them.
-            self._metrics.forget(name)
-            self._apply(self._scheduler.on_worker_exit(name, why, self._clock()))
+            # Whoever waits for it goes on after this turn of the loop.
             host.exited.set()
+            self._apply(self._scheduler.on_worker_exit(name, why, self._clock()))
+            self._metrics.forget(name)
 
     def _on_message(self, host: Host, message: ToDaemon) -> None:
         now = self._clock()
@@ -236,7 +236,7 @@ class ServingCore:
             case PinReport():
                 log_pin(host.spec.name, message)
                 # A pin is tried once a load.
-                if message.errno:
+                if message.message:
                     self._metrics.pin_failed(host.spec.name, message.errno)
 
     def _request(self, id: str) -> Request:

@@ -31,10 +31,9 @@ class Submit:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The load of this id is done: the model of this name serves. Its only end."""
+    """The load of this id is done: its model serves. Its only end."""
 
     id: str
-    name: str
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What can go wrong with a request, as types. server/app.py turns them into HTTP in one table."""
+"""What can go wrong with a request, as types. server/failures.py turns them into HTTP."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ class ServingError(Exception):
     status = 500
     type = "server_error"
     code: str | None = None
+    retry_after: int | None = None
+    """Seconds after which the same request may fare better; None: nobody knows."""
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
@@ -36,8 +38,6 @@ class ModelNotFound(ServingError):
 
 
 class QueueFull(ServingError):
-    """Overload: the caller may try again after retry_after seconds."""
-
     status = 429
     type = "rate_limit_error"
     code = "queue_full"
@@ -46,7 +46,6 @@ class QueueFull(ServingError):
 
 class ShuttingDown(ServingError):
     status = 503
-    type = "server_error"
     code = "shutting_down"
     retry_after = 5
 
@@ -57,12 +56,10 @@ class ShuttingDown(ServingError):
 class LoadError(ServingError):
     """The model could not be loaded; the next request tries again."""
 
-    status = 500
     code = "model_load_failed"
 
 
 class WorkerDied(ServingError):
     """The model's process ended under the request; the next request loads it again."""
 
-    status = 500
     code = "worker_died"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from server import protocol
 from server.calls import LoadedModel, ModelSpec
@@ -29,6 +30,7 @@ class Host:
         self.load_error: str | None = None
         """What the worker said of a load that failed."""
         self.exited = asyncio.Event()
+        self._stopped = False
         self._process: asyncio.Future[WorkerProcess | None] = asyncio.Future()
 
     async def live(
@@ -50,9 +52,16 @@ class Host:
 
     async def stop(self) -> None:
         """Returns when the process has ended, whatever it was doing."""
+        self._stopped = True
         process = await self._process
         if process is not None:
             await process.stop()
+
+    def log_end(self, why: str) -> None:
+        """A warning unless it was stopped, and not because its load had failed."""
+        asked = self._stopped and self.load_error is None
+        level = logging.INFO if asked else logging.WARNING
+        log.log(level, "model=%s ended: %s", self.spec.name, why)
 
     def send(self, frame: bytes) -> None:
         """Only to a worker that is ready."""
@@ -67,15 +76,14 @@ class Host:
         process = self._process.result() if self._process.done() else None
         if process is None:
             return None
-        return LoadedModel(
-            self.spec, process.pid, self.ready, len(worker.running), waiting, expires_at
-        )
+        spec = replace(self.spec, keep_alive=worker.keep_alive)
+        return LoadedModel(spec, process.pid, self.ready, len(worker.running), waiting, expires_at)
 
 
 def log_pin(model: str, report: PinReport) -> None:
     """A failure is a warning with what to do about it; the model serves all the same."""
     log.log(
-        logging.WARNING if report.errno else logging.INFO,
+        logging.WARNING if report.message else logging.INFO,
         "model=%s pinned %d of %d bytes in %d runs in %.2f s%s",
         model,
         report.bytes_locked,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -62,7 +63,11 @@ class _SharedProbe:
 
 
 class Ledgers:
-    """follow and close belong to one thread; sample may be called from any."""
+    """follow and close belong to one thread; sample may be called from any.
+
+    Opening reads /proc and the last close of a deleted file frees its blocks, so a thread does
+    both, one after the other.
+    """
 
     def __init__(
         self,
@@ -71,25 +76,27 @@ class Ledgers:
     ) -> None:
         self._sampler = sampler or sample_worker
         self._open_probe = open_probe
-        self._probes: dict[int, _SharedProbe | str] = {}
+        self._files = ThreadPoolExecutor(1, "corral-ledgers")
+        self._probes: dict[int, Future[_SharedProbe | str]] = {}
         """By pid; text says why the files could not be opened."""
 
     def follow(self, models: Iterable[LoadedModel]) -> None:
-        """Open the files of models that are new, close those of models that are gone."""
+        """Have the files of new models opened, those of models that are gone closed. At once."""
         current = {model.pid: model for model in models}
         for pid in self._probes.keys() - current.keys():
-            probe = self._probes.pop(pid)
-            if isinstance(probe, _SharedProbe):
-                probe.retire()
+            self._files.submit(_retire, self._probes.pop(pid))
         for pid, model in current.items():
             if pid not in self._probes:
-                self._probes[pid] = self._open(model)
+                self._probes[pid] = self._files.submit(self._open, model)
 
     def sample(self, model: LoadedModel) -> Ledger:
-        """Raises LedgerUnavailable, also for a model that follow was not told of."""
-        probe = self._probes.get(model.pid)
-        if not isinstance(probe, _SharedProbe):
-            raise _unavailable(model, probe or "it was unloaded")
+        """Blocks on the kernel. Raises LedgerUnavailable, also for one that is not followed."""
+        opening = self._probes.get(model.pid)
+        if opening is None:
+            raise _unavailable(model, "it was unloaded")
+        probe = opening.result()
+        if isinstance(probe, str):
+            raise _unavailable(model, probe)
         try:
             with probe.use() as opened:
                 return self._sampler(model, opened)
@@ -97,7 +104,9 @@ class Ledgers:
             raise _unavailable(model, str(error)) from error
 
     def close(self) -> None:
+        """Waits until the files are closed, but for those that are being sampled."""
         self.follow(())
+        self._files.shutdown()
 
     def _open(self, model: LoadedModel) -> _SharedProbe | str:
         try:
@@ -105,6 +114,12 @@ class Ledgers:
         except OSError as error:
             log.warning("model=%s its residency will be unknown: %s", model.spec.name, error)
             return str(error)
+
+
+def _retire(opened: Future[_SharedProbe | str]) -> None:
+    probe = opened.result()
+    if isinstance(probe, _SharedProbe):
+        probe.retire()
 
 
 def _unavailable(model: LoadedModel, why: str) -> LedgerUnavailable:

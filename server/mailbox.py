@@ -18,7 +18,6 @@ class Mailbox:
     def __init__(self) -> None:
         self._begun: Begun | None = None
         self._pieces: list[str] = []
-        self._n_tokens = 0
         self._end: Ended | ServingError | None = None
         self._news = asyncio.Event()
 
@@ -26,9 +25,7 @@ class Mailbox:
         self._begun = begun
         self._news.set()
 
-    def add(self, text: str, n_tokens: int) -> None:
-        """Tokens without text yet are delivered with the next that have some."""
-        self._n_tokens += n_tokens
+    def add(self, text: str) -> None:
         if text:
             self._pieces.append(text)
             self._news.set()
@@ -51,8 +48,8 @@ class Mailbox:
             begun, self._begun = self._begun, None
             return begun
         if self._pieces:
-            text = Text("".join(self._pieces), self._n_tokens)
-            self._pieces, self._n_tokens = [], 0
+            text = Text("".join(self._pieces))
+            self._pieces.clear()
             return text
         if isinstance(self._end, ServingError):
             raise self._end

@@ -39,12 +39,12 @@ class Metrics:
         )
         self._first_token = self._histogram(
             "corral_time_to_first_token_seconds",
-            "Seconds from a request's arrival to its first token, with queue and load",
+            "Seconds from a request's arrival to its first text, with queue and load",
             _FIRST_TOKEN_BUCKETS,
         )
         self._inter_token = self._histogram(
             "corral_inter_token_latency_seconds",
-            "Seconds between consecutive tokens of a request",
+            "Seconds between consecutive tokens of a request, as their text comes",
             _TOKEN_BUCKETS,
         )
         self._duration = self._histogram(

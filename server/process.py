@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import sys
@@ -11,13 +12,16 @@ from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from server import protocol
 from server.protocol import ProtocolError, Shutdown, ToDaemon
 
 log = logging.getLogger("corral.worker")
 
-WORKER = (sys.executable, "-m", "server.worker")
+# -P: the daemon's working folder may hold a `server` or `numpy` of its own.
+WORKER = (sys.executable, "-P", "-m", "server.worker")
+_CODE = str(Path(__file__).parents[1])
 _MAX_LINE_BYTES = 4096
 _CAUSES: dict[int, str] = {
     signal.SIGKILL: "killed, perhaps by the kernel's OOM killer: see dmesg",
@@ -35,9 +39,11 @@ class Graces:
     shutdown: float = 10
     """After Shutdown: a large model's memory takes a while to free."""
     terminate: float = 2
-    """After SIGTERM."""
+    """After SIGTERM, which ends a worker at once: what is left is the freeing of its memory,
+    and a process that the kernel holds in a read would not end by SIGKILL either."""
     hang_up: float = 5
-    """After the worker closed its end of the socket unasked."""
+    """After the worker closed its end of the socket unasked. It is exiting then and has
+    freed the model; native threads may still be joined."""
     output: float = 1
     """After its exit, to read what it printed last."""
 
@@ -83,6 +89,7 @@ class WorkerProcess:
                     stdin=DEVNULL,
                     stdout=PIPE,
                     stderr=STDOUT,
+                    env=_environment(),
                     start_new_session=True,
                 )
             except OSError:
@@ -162,8 +169,29 @@ class WorkerProcess:
     async def _log_output(self) -> None:
         assert self._process.stdout is not None
         async for line in _lines(self._process.stdout):
-            log.info("model=%s %s", self._model, line)
-            self._last_line = line
+            level, text = leveled(line)
+            log.log(level, "model=%s %s", self._model, text)
+            self._last_line = text
+
+
+def _environment() -> dict[str, str]:
+    """The daemon's, so that the worker runs the same code; the keys are no business of native
+    code that reads strangers' files. A native abort shall print its reason last, and not what
+    a debugger has to say."""
+    environ = {name: text for name, text in os.environ.items() if name != "CORRAL_API_KEYS"}
+    path = environ.get("PYTHONPATH")
+    environ["PYTHONPATH"] = f"{_CODE}{os.pathsep}{path}" if path else _CODE
+    return {**environ, "GGML_NO_BACKTRACE": "1"}
+
+
+def leveled(line: str) -> tuple[int, str]:
+    """The level that a worker's line begins with, and the rest of the line.
+
+    One without is a traceback, or native code that speaks past the worker's log: a warning.
+    """
+    word, _, rest = line.partition(" ")
+    level = logging.getLevelNamesMapping().get(word)
+    return (logging.WARNING, line) if level is None else (level, rest)
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:

@@ -77,7 +77,7 @@ class Request:
 
     def add(self, piece: Piece, now: float) -> None:
         """The worker made more text."""
-        self.mailbox.add(piece.text, piece.n_tokens)
+        self.mailbox.add(piece.text)
         if piece.n_tokens == 0:
             return
         if self._first_token is None:

@@ -32,10 +32,10 @@ from server.waiting_room import Waiting, WaitingRoom
 
 
 class Scheduler:
-    """State of all models and requests. max_loaded 0 is unlimited; max_queue is 1 or more."""
+    """State of all models and requests. max_queue and max_loaded are 1 or more."""
 
     def __init__(self, *, max_queue: int, max_loaded: int) -> None:
-        assert max_queue >= 1 and max_loaded >= 0
+        assert max_queue >= 1 and max_loaded >= 1
         self._max_queue = max_queue
         self._max_loaded = max_loaded
         self._workers: dict[str, Worker] = {}
@@ -190,7 +190,7 @@ class Scheduler:
                 self._running[waiting.id] = worker
                 yield Submit(waiting.id)
             else:
-                yield Loaded(waiting.id, name)
+                yield Loaded(waiting.id)
 
     def _may_stop(self, name: str, worker: Worker, now: float) -> bool:
         if worker.busy:
@@ -232,8 +232,6 @@ class Scheduler:
         return next((s for s in reversed(later) if s.identity == first.identity), first)
 
     def _free_places(self) -> int:
-        if self._max_loaded == 0:
-            return len(self._waiting)
         return self._max_loaded - len(self._workers)
 
     def _reject(

@@ -42,6 +42,8 @@ class Services:
     )
     """For pulls and creates, which copy and hash for minutes: apart from the threads that
     answer requests."""
+    scrapes: Executor = field(default_factory=lambda: ThreadPoolExecutor(1, "corral-metrics"))
+    """For /metrics, which must not wait behind an edit that waits for a lock or a disk."""
     stopping: bool = False
     """Set when the daemon was told to end; /ready says so."""
 

@@ -75,7 +75,7 @@ class Shown(msgspec.Struct):
     system: str
     license: str
     details: Details
-    model_info: dict[str, int | str]
+    model_info: dict[str, bool | int | float | str]
     capabilities: list[str]
     messages: list[Message]
     modified_at: str
@@ -155,6 +155,7 @@ def shown(model: Model) -> Shown:
         license="\n\n".join(model.manifest.license),
         details=details(model.manifest),
         model_info={
+            **known.metadata,
             "general.architecture": arch,
             "general.parameter_count": known.parameter_count,
             f"{arch}.context_length": known.context_length,

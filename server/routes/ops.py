@@ -49,5 +49,7 @@ async def _why_not(services: Services) -> str | None:
 @metrics_router.get("/metrics")
 async def metrics(request: Request) -> Response:
     """In a thread: sampling reads /proc, and a token must not wait for it."""
-    text = await asyncio.to_thread(services_of(request).measures.render)
+    services = services_of(request)
+    loop = asyncio.get_running_loop()
+    text = await loop.run_in_executor(services.scrapes, services.measures.render)
     return Response(text, media_type=METRICS_TYPE)

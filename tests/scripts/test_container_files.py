@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 from provision.paths import ROOT
+from server.process import Graces
+from server.serve import GRACE_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,12 @@ def test_the_memory_limit_leaves_no_swap(compose: dict[str, Any]) -> None:
 
 
 def test_requests_get_time_to_end(compose: dict[str, Any]) -> None:
-    assert compose["services"]["corral"]["stop_grace_period"] == "30s"
+    graces = Graces()
+    worst = GRACE_SECONDS + graces.shutdown + graces.terminate + graces.output
+    given = re.fullmatch(r"(\d+)s", compose["services"]["corral"]["stop_grace_period"])
+    assert given is not None
+    # And some time for the daemon itself, on a machine that is busy.
+    assert int(given[1]) >= worst + 5
 
 
 def test_models_outlive_the_container(compose: dict[str, Any], last_stage: list[str]) -> None:

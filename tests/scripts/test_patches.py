@@ -113,9 +113,7 @@ LINES = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "\n"]), max_size=12)
 
 
 @pytest.mark.skipif(shutil.which("diff") is None, reason="needs diff(1)")
-@settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(old=LINES.filter(bool), new=LINES)
 def test_agrees_with_diff(tmp_path: Path, old: list[str], new: list[str]) -> None:
     if old == new:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from server.calls import Begun, Call, CallEvent, Ended, LoadedModel, ModelSpec, Text
@@ -12,7 +12,7 @@ from server.protocol import Ready, Timings, WeightBytes
 
 TIMINGS = Timings(prompt_seconds=0.5, predicted_seconds=2.0, major_faults=7)
 ENDED = Ended("stop", 5, 3, TIMINGS, 3.0)
-READY = Ready(0.1, 4096, 8192, 1, WeightBytes(file=1000), 4096, 234)
+READY = Ready(0.1, 4096, 1, WeightBytes(file=1000), 234)
 
 
 @dataclass
@@ -21,8 +21,8 @@ class FakeCore:
 
     script: Sequence[CallEvent | ServingError | asyncio.Event] = (
         Begun(5, 0.25),
-        Text("Hel", 1),
-        Text("lo", 2),
+        Text("Hel"),
+        Text("lo"),
         ENDED,
     )
     calls: list[Call] = field(default_factory=list)
@@ -32,7 +32,7 @@ class FakeCore:
     unloads: list[str] = field(default_factory=list)
     models: list[LoadedModel] = field(default_factory=list)
 
-    async def generate(self, call: Call) -> AsyncIterator[CallEvent]:
+    async def generate(self, call: Call) -> AsyncGenerator[CallEvent]:
         self.calls.append(call)
         try:
             for item in self.script:
@@ -45,13 +45,11 @@ class FakeCore:
         finally:
             self.closed.append(call.id)
 
-    async def load(self, spec: ModelSpec) -> LoadedModel:
+    async def load(self, spec: ModelSpec) -> None:
         self.loads.append(spec)
-        return LoadedModel(spec, 4711, READY, 0, 0, None)
 
-    async def unload(self, name: str) -> bool:
+    async def unload(self, name: str) -> None:
         self.unloads.append(name)
-        return True
 
     def loaded(self) -> list[LoadedModel]:
         return self.models

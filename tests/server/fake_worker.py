@@ -6,18 +6,20 @@ The path of the model, `Load.paths[0]`, is a list of words joined by `+`:
 
     ok            loads at once
     slow=S        takes S seconds to load
+    until=FILE    loads when there is such a file
     fail=TEXT     answers LoadFailed(TEXT) and exits
     fail-hang     answers LoadFailed and does not exit
     die           says "no more memory" on stderr and dies of SIGKILL in the load
     hang          never finishes the load, and ignores all but SIGKILL
     garbage       sends a frame of an unknown shape instead of Ready
     deaf          loads, then ignores Shutdown and SIGTERM
-    pin-fails     loads, then reports a pin that failed with ENOMEM (12)
+    pin-fails=N   loads, then reports a pin that fell short, with this errno
 
 A prompt given as text is one of:
 
     echo N        N pieces "w0 ", "w1 ", … of a token each, then Finished("stop")
     slow N S      the same with S seconds before each piece
+    until FILE    the piece "w0 " when there is such a file
     crash N       N pieces, then SIGSEGV
     kill N        N pieces, then SIGKILL
     hang          Accepted, then nothing until it is cancelled
@@ -39,6 +41,7 @@ import socket
 import sys
 import threading
 import time
+from pathlib import Path
 
 from server.protocol import (
     HEADER_BYTES,
@@ -113,6 +116,9 @@ class Generation(threading.Thread):
             self.answer(int(rest[0]))
         elif verb == "slow":
             self.answer(int(rest[0]), float(rest[1]))
+        elif verb == "until":
+            wait_for(rest[0])
+            self.answer(1)
         elif verb in ("crash", "kill"):
             self.pieces(int(rest[0]), 0)
             print(f"about to {verb}", file=sys.stderr, flush=True)
@@ -150,12 +156,19 @@ class Generation(threading.Thread):
         )
 
 
+def wait_for(file: str) -> None:
+    while not Path(file).exists():
+        time.sleep(0.005)
+
+
 def load(channel: Channel, message: Load) -> set[str]:
     """Load as the path says; the words that matter later."""
     words = dict(word.partition("=")[::2] for word in message.paths[0].split("+"))
     if "deaf" in words or "hang" in words:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(float(words.get("slow", 0)))
+    if "until" in words:
+        wait_for(words["until"])
     if "die" in words:
         print("no more memory", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -171,15 +184,14 @@ def load(channel: Channel, message: Load) -> set[str]:
         Ready(
             load_seconds=float(words.get("slow", 0)),
             n_ctx=message.n_ctx or 512,
-            n_ctx_train=2048,
             n_slots=message.n_slots,
             weights=WEIGHTS,
-            mapped_bytes=3_000_000,
             kv_bytes=1_000_000,
         )
     )
     if "pin-fails" in words:
-        channel.send(PinReport(3_000_000, 1_000_000, 1, 0.1, 12, "mlock: raise ulimit -l"))
+        errno = int(words["pin-fails"])
+        channel.send(PinReport(3_000_000, 1_000_000, 1, 0.1, errno, "mlock: raise ulimit -l"))
     return set(words)
 
 
@@ -208,5 +220,5 @@ def main() -> None:
     channel = Channel(int(sys.argv[sys.argv.index("--fd") + 1]))
     first = channel.receive()
     assert isinstance(first, Load)
-    print(f"loading {first.paths[0]}", file=sys.stderr, flush=True)
+    print(f"INFO fake: loading {first.paths[0]}", file=sys.stderr, flush=True)
     serve(channel, load(channel, first))

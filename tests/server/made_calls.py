@@ -48,10 +48,8 @@ def made_ready(load_seconds: float = 0) -> Ready:
     return Ready(
         load_seconds=load_seconds,
         n_ctx=512,
-        n_ctx_train=2048,
         n_slots=1,
         weights=WeightBytes(file=3_000_000, anonymous=2_000_000),
-        mapped_bytes=3_000_000,
         kv_bytes=1_000_000,
     )
 

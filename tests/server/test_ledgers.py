@@ -6,7 +6,7 @@ import errno
 import mmap
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -66,11 +66,28 @@ def test_the_files_stay_open_as_long_as_the_model_is_loaded(model: LoadedModel) 
     ledgers = Ledgers()
     ledgers.follow([model])
     ledgers.follow([model])
+    ledgers.sample(model)
+    ledgers.sample(model)
     assert fds_on(path) == 1
     ledgers.follow([])
-    assert fds_on(path) == 0
     with pytest.raises(LedgerUnavailable, match="residency of m: it was unloaded"):
         ledgers.sample(model)
+    ledgers.close()
+    assert fds_on(path) == 0
+
+
+def test_to_follow_does_not_wait_for_the_disk(model: LoadedModel) -> None:
+    go_on = threading.Event()
+
+    def slow(paths: Sequence[Path]) -> FileProbe:
+        assert go_on.wait(5)
+        return FileProbe(paths)
+
+    ledgers = Ledgers(open_probe=slow)
+    ledgers.follow([model])
+    go_on.set()
+    assert ledgers.sample(model).file_bytes == SIZE
+    ledgers.close()
 
 
 def test_an_unload_does_not_wait_for_a_sampling_which_keeps_its_files(model: LoadedModel) -> None:
@@ -124,6 +141,8 @@ def test_files_that_cannot_be_opened_are_logged_once_and_told_at_each_sampling(
     ledgers = Ledgers()
     ledgers.follow([missing])
     ledgers.follow([missing])
+    for _ in range(2):
+        with pytest.raises(LedgerUnavailable, match=r"missing\.gguf"):
+            ledgers.sample(missing)
     assert len(caplog.records) == 1
-    with pytest.raises(LedgerUnavailable, match=r"missing\.gguf"):
-        ledgers.sample(missing)
+    ledgers.close()

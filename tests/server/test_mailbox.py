@@ -28,35 +28,35 @@ async def test_a_client_that_keeps_up_gets_every_piece() -> None:
     mailbox.begin(BEGUN)
     for word in ("a", "b"):
         await asyncio.sleep(0)
-        mailbox.add(word, 1)
+        mailbox.add(word)
     await asyncio.sleep(0)
     mailbox.end(ENDED)
-    assert await client == [BEGUN, Text("a", 1), Text("b", 1), ENDED]
+    assert await client == [BEGUN, Text("a"), Text("b"), ENDED]
 
 
 async def test_a_client_that_does_not_read_finds_one_piece_however_many_came() -> None:
     mailbox = Mailbox()
     mailbox.begin(BEGUN)
     for _ in range(1000):
-        mailbox.add("x", 1)
+        mailbox.add("x")
     mailbox.end(ENDED)
-    assert await everything(mailbox) == [BEGUN, Text("x" * 1000, 1000), ENDED]
+    assert await everything(mailbox) == [BEGUN, Text("x" * 1000), ENDED]
 
 
-async def test_tokens_without_text_come_with_the_next_text() -> None:
+async def test_tokens_without_text_are_no_event() -> None:
     mailbox = Mailbox()
-    mailbox.add("", 2)
+    mailbox.add("")
     client = asyncio.create_task(mailbox.get())
     await asyncio.sleep(0)
-    mailbox.add("ab", 1)
-    assert await client == Text("ab", 3)
+    mailbox.add("ab")
+    assert await client == Text("ab")
 
 
 async def test_an_error_comes_after_the_text_before_it_and_stays_the_end() -> None:
     mailbox = Mailbox()
-    mailbox.add("a", 1)
+    mailbox.add("a")
     mailbox.end(WorkerDied("gone"))
     mailbox.end(ENDED)
-    assert await mailbox.get() == Text("a", 1)
+    assert await mailbox.get() == Text("a")
     with pytest.raises(WorkerDied, match="gone"):
         await mailbox.get()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from made_calls import FAKE_WORKER, made_spec
 
-from server.process import Graces, WorkerProcess, explain
+from server.process import Graces, WorkerProcess, explain, leveled
 from server.protocol import (
     Accepted,
     Cancel,
@@ -21,6 +21,7 @@ from server.protocol import (
     Generate,
     Ready,
     Sampling,
+    Shutdown,
     Step,
     ToDaemon,
     ToWorker,
@@ -97,6 +98,34 @@ async def test_messages_go_both_ways_and_a_stopped_worker_is_reaped() -> None:
     assert gone(process.pid)
 
 
+async def test_a_worker_runs_the_daemons_code_whatever_lies_in_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "server" / "worker"
+    package.mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").touch()
+    (package / "__main__.py").write_text("raise SystemExit(9)")
+    (tmp_path / "msgspec.py").write_text("raise SystemExit(9)")
+    monkeypatch.chdir(tmp_path)
+    process = await WorkerProcess.start("m")
+    send(process, Shutdown())
+    assert await process.run(Talk()) == "exited with status 0"
+
+
+async def test_a_worker_is_told_no_keys_but_the_rest_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CORRAL_API_KEYS", "secret")
+    monkeypatch.setenv("PYTHONPATH", "/theirs")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    names = ("CORRAL_API_KEYS", "PYTHONPATH", "OMP_NUM_THREADS", "GGML_NO_BACKTRACE")
+    argv = script(tmp_path, f"import os; print([os.environ.get(n) for n in {names}])")
+    why = await (await WorkerProcess.start("m", argv)).run(Talk())
+    folder = Path(__file__).parents[2]
+    assert why.endswith(f"last words: [None, '{folder}:/theirs', '3', '1']")
+
+
 async def test_ctrl_c_in_the_terminal_does_not_reach_a_worker() -> None:
     process = await started()
     assert os.getsid(process.pid) != os.getsid(0)
@@ -151,7 +180,7 @@ async def test_a_worker_that_ignores_everything_is_killed(prompt: str) -> None:
 async def test_a_worker_that_does_not_shut_down_is_terminated_before_it_is_killed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    argv = script(tmp_path, "import time; print('up', flush=True); time.sleep(3600)")
+    argv = script(tmp_path, "import time; print('INFO me: up', flush=True); time.sleep(3600)")
     process = await WorkerProcess.start("m", argv, Graces(shutdown=0.1, terminate=10))
     await asyncio.gather(process.run(Talk()), process.stop())
     assert gone(process.pid)
@@ -182,13 +211,18 @@ async def test_output_is_logged_by_line_with_the_model_and_in_bounded_pieces(
     text = "import sys; print('x' * 20_000); print(); print('bad \\udcff', file=sys.stderr)"
     argv = script(tmp_path, "import sys; sys.stderr.reconfigure(errors='surrogateescape')\n" + text)
     process = await WorkerProcess.start("m", argv)
-    with caplog.at_level(logging.INFO, "corral.worker"):
-        why = await process.run(Talk())
+    why = await process.run(Talk())
     assert why.startswith("exited with status 0; its last words: ")
     lines = [record.getMessage() for record in caplog.records]
     assert all(line.startswith("model=m ") and len(line) < 9_000 for line in lines)
     assert sum(line.count("x") for line in lines) == 20_000
     assert any("bad \N{REPLACEMENT CHARACTER}" in line for line in lines)
+
+
+def test_a_worker_says_of_each_line_how_grave_it_is() -> None:
+    assert leveled("INFO worker: loaded") == (logging.INFO, "worker: loaded")
+    assert leveled("ERROR llama.cpp: bad magic") == (logging.ERROR, "llama.cpp: bad magic")
+    assert leveled("GGML_ASSERT(x) failed") == (logging.WARNING, "GGML_ASSERT(x) failed")
 
 
 async def test_a_program_that_does_not_exist_is_an_os_error() -> None:
