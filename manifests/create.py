@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gguf.constants import Keys
+
 from manifests.blobs import Progress
-from manifests.cursor import reading
 from manifests.errors import InvalidGGUF, InvalidManifest, InvalidName, InvalidValue, ModelMissing
 from manifests.header import GGUFHeader, read_model, split_paths
 from manifests.manifest import Blob, Details, LoaderOptions, Manifest, ModelfileLayer, Parameters
-from manifests.modelfile import Modelfile, parse_modelfile
+from manifests.modelfile import Modelfile
 from manifests.names import ModelName, parse_name
 from manifests.options import check_mode, set_options
+from manifests.source import reading
 from manifests.store import Store
 from manifests.templates import refuse_go_template
 
@@ -22,7 +24,7 @@ from manifests.templates import refuse_go_template
 def create(  # noqa: PLR0917 - two of the six are what is made, the rest where and how
     store: Store,
     name: ModelName,
-    modelfile_text: str,
+    modelfile: Modelfile,
     base_dir: Path,
     modes: Collection[str],
     progress: Progress | None = None,
@@ -31,10 +33,8 @@ def create(  # noqa: PLR0917 - two of the six are what is made, the rest where a
 
     FROM is a path (relative ones start at base_dir) or the name of a stored model, of which
     then all is inherited that the Modelfile leaves open. What could be either is a name if a
-    model has it. Raises ModelfileError, InvalidGGUF,
-    InvalidValue, ModelMissing, StoreError, StoreFull.
+    model has it. Raises InvalidGGUF, InvalidValue, ModelMissing, StoreError, StoreFull.
     """
-    modelfile = parse_modelfile(modelfile_text)
     check_mode("PARAMETER weight_residency", modelfile.loader.weight_residency, modes)
     if modelfile.template:
         refuse_go_template(modelfile.template)
@@ -46,6 +46,7 @@ def create(  # noqa: PLR0917 - two of the six are what is made, the rest where a
             parent = parse_name(modelfile.from_)
             base = _child_of(store.get(parent), parent)
         manifest = _with_modelfile(base, modelfile)
+        _refuse_unplaced(modelfile, manifest)
         store.put(name, manifest)
     return manifest
 
@@ -107,14 +108,14 @@ def _manifest_of(store: Store, source: _Source, progress: Progress | None) -> Ma
 def _add_blobs(store: Store, source: _Source, progress: Progress | None) -> tuple[Blob, ...]:
     """Progress runs over all files together."""
     blobs: list[Blob] = []
-    for path in source.paths:
+    for path, stamp in zip(source.paths, source.header.stamps, strict=True):
         before = sum(blob.size for blob in blobs)
 
         def report(done: int, _total: int, before: int = before) -> None:
             if progress:
                 progress(before + done, source.header.file_bytes)
 
-        blobs.append(store.add_blob(path, report))
+        blobs.append(store.add_blob(path, report, stamp))
     return tuple(blobs)
 
 
@@ -130,6 +131,11 @@ def _details(header: GGUFHeader) -> Details:
         bos_token=header.bos_token,
         eos_token=header.eos_token,
         weight_bytes=header.weight_bytes,
+        metadata={
+            key: value
+            for key, value in header.metadata.items()
+            if key != Keys.Tokenizer.CHAT_TEMPLATE
+        },
     )
 
 
@@ -182,6 +188,17 @@ def _with_modelfile(base: Manifest, modelfile: Modelfile) -> Manifest:
             "license": modelfile.licenses or base.license,
         }
     )
+
+
+def _refuse_unplaced(modelfile: Modelfile, manifest: Manifest) -> None:
+    """SYSTEM and MESSAGE shape a chat, and only a template gives them a place in the prompt."""
+    if manifest.template or manifest.details.chat_template:
+        return
+    for instruction, text in (("SYSTEM", modelfile.system), ("MESSAGE", modelfile.messages)):
+        if text:
+            raise InvalidValue(
+                instruction, "has no effect: the model has no chat template; add a TEMPLATE"
+            )
 
 
 def _usable(store: Store, name: ModelName) -> Manifest | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from manifests.errors import InvalidGGUF
+from manifests.source import Stamp, open_source
 
 _WINDOW = 1 << 20
 _U64 = struct.Struct("<Q")
@@ -22,9 +21,10 @@ class Cursor:
     Every method raises InvalidGGUF when it would pass the end of the file or the limit.
     """
 
-    def __init__(self, file: BinaryIO, path: Path, size: int, limit: int) -> None:
+    def __init__(self, file: BinaryIO, path: Path, stamp: Stamp, limit: int) -> None:
         self.path = path
-        self.size = size
+        self.stamp = stamp
+        self.size = stamp.size
         self._file = file
         self._limit = limit
         self._window = b""
@@ -113,28 +113,5 @@ class Cursor:
 @contextmanager
 def open_cursor(path: Path, limit: int) -> Iterator[Cursor]:
     """A cursor at the start of a regular file. Raises InvalidGGUF, also for a failed read."""
-    with reading(path), _open(path) as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise InvalidGGUF(path, "is not a regular file")
-        yield Cursor(file, path, status.st_size, limit)
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn a failure to read what someone named as a model into InvalidGGUF."""
-    try:
-        yield
-    except OSError as error:
-        raise InvalidGGUF(path, f"cannot be read: {error.strerror}") from error
-
-
-def _open(path: Path) -> BinaryIO:
-    def opener(name: str, flags: int) -> int:
-        # To open a named pipe must not wait for its writer.
-        return os.open(name, flags | os.O_NONBLOCK)
-
-    try:
-        return open(path, "rb", buffering=0, opener=opener)
-    except ValueError as error:  # a NUL or a lone surrogate in the path
-        raise InvalidGGUF(path, f"is no path: {error}") from error
+    with open_source(path) as (file, stamp):
+        yield Cursor(file, path, stamp, limit)

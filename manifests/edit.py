@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, Final, TypeVar
 
 from manifests.manifest import LoaderOptions, Manifest, Parameters
-from manifests.options import check_keys, check_mode, check_text, check_value, set_options
+from manifests.options import check_keys, check_mode, check_value, set_options
 from manifests.templates import refuse_go_template
 
 
@@ -37,9 +37,6 @@ def apply_edit(
         mode = loader["weight_residency"]
         check_value(LoaderOptions, "weight_residency", mode, "loader.")
         check_mode("loader.weight_residency", mode, modes)
-    for key, text in (("system", system), ("template", template)):
-        if isinstance(text, str):
-            check_text(key, text)
     if isinstance(template, str):
         refuse_go_template(template)
     update: dict[str, Any] = {

@@ -32,7 +32,6 @@ class ModelMissing(ManifestError):
 
     def __init__(self, name: object) -> None:
         super().__init__(f"model {str(name)!r} not found")
-        self.name = str(name)
 
 
 class InvalidGGUF(ManifestError):
@@ -40,8 +39,6 @@ class InvalidGGUF(ManifestError):
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(f"{str(path)[-_MAX_PATH:]}: {why}")
-        self.path = path
-        self.why = why
 
 
 class InvalidManifest(ManifestError):
@@ -49,8 +46,6 @@ class InvalidManifest(ManifestError):
 
     def __init__(self, source: str, why: str) -> None:
         super().__init__(f"{source}: {why}")
-        self.source = source
-        self.why = why
 
 
 class ModelfileError(ManifestError):
@@ -58,8 +53,6 @@ class ModelfileError(ManifestError):
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(f"line {line}: {why}")
-        self.line = line
-        self.why = why
 
 
 class UnknownKey(ManifestError):
@@ -69,8 +62,6 @@ class UnknownKey(ManifestError):
         hint = f", did you mean {nearest!r}?" if nearest else ";"
         super().__init__(f"unknown key {key[:200]!r}{hint} known keys: {', '.join(known)}")
         self.key = key
-        self.nearest = nearest
-        self.known = tuple(known)
 
 
 class InvalidValue(ManifestError):
@@ -89,8 +80,6 @@ class StoreError(ManifestError):
         text = error.strerror or str(error)
         name = os.strerror(error.errno) if error.errno else text
         super().__init__(f"{path}: {text if text == name else f'{text} ({name})'}")
-        self.path = path
-        self.errno = error.errno
 
 
 class StoreFull(ManifestError):
@@ -101,6 +90,3 @@ class StoreFull(ManifestError):
             f"{path}: {need:,} bytes are needed and {available:,} are free; "
             "free some space or move CORRAL_HOME to a larger disk"
         )
-        self.path = path
-        self.need = need
-        self.available = available

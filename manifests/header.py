@@ -5,61 +5,42 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gguf.constants import Keys, LlamaFileType
 
-from manifests.cursor import reading
 from manifests.errors import InvalidGGUF
 from manifests.scan import Scalar, Scan, scan
+from manifests.source import Stamp, reading
+from manifests.tensors import Tensor
 
 _SPLIT_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _GUESSED_FILE_TYPE = 1024  # LLAMA_FTYPE_GUESSED, a flag beside the type
 
 
 @dataclass(frozen=True)
-class TensorExtent:
-    """Where one tensor's data lies."""
-
-    name: str
-    file: int
-    """Index into the model's files."""
-    offset: int
-    """Bytes from the start of that file."""
-    size: int
-    """Bytes."""
-    type: str
-    """ggml's name of the element type, such as Q4_K."""
-    shape: tuple[int, ...]
-    """In ggml's order: the row length first."""
-
-
-@dataclass(frozen=True)
 class GGUFHeader:
     architecture: str
-    name: str | None
     quantization: str
     """The file's own word for it (Q4_K_M), else the type that most weight bytes have."""
     parameter_count: int
     context_length: int
     embedding_length: int
     block_count: int
-    vocab_size: int
-    """0 when the file has no vocabulary."""
     chat_template: str | None
     bos_token: str | None
     eos_token: str | None
-    file_bytes: int
     weight_bytes: int
-    tensors: tuple[TensorExtent, ...]
+    stamps: tuple[Stamp, ...]
+    """Of the files that all this was read from, in order."""
+    tensors: tuple[Tensor, ...]
     metadata: Mapping[str, Scalar]
     """Every scalar of the header. Arrays, strings over 1 MiB and non-finite floats are not in."""
 
-
-def read_header(path: Path) -> GGUFHeader:
-    """The header of one file, whether or not it is a split. Raises InvalidGGUF."""
-    return _build([scan(path)])
+    @property
+    def file_bytes(self) -> int:
+        return sum(stamp.size for stamp in self.stamps)
 
 
 def read_model(paths: Sequence[Path]) -> GGUFHeader:
@@ -120,19 +101,19 @@ def _build(scans: Sequence[Scan]) -> GGUFHeader:
     template = _text(first, Keys.Tokenizer.CHAT_TEMPLATE)
     return GGUFHeader(
         architecture=architecture,
-        name=_text(first, Keys.General.NAME),
         quantization=_quantization(scans),
         parameter_count=sum(t.elements for each in scans for t in each.tensors),
         context_length=_count(first, Keys.LLM.CONTEXT_LENGTH.format(arch=architecture)),
         embedding_length=_count(first, Keys.LLM.EMBEDDING_LENGTH.format(arch=architecture)),
         block_count=_count(first, Keys.LLM.BLOCK_COUNT.format(arch=architecture)),
-        vocab_size=_vocab_size(first, architecture),
         chat_template=template,
         bos_token=first.special_tokens.get(Keys.Tokenizer.BOS_ID),
         eos_token=first.special_tokens.get(Keys.Tokenizer.EOS_ID),
-        file_bytes=sum(each.file_bytes for each in scans),
         weight_bytes=sum(t.size for each in scans for t in each.tensors),
-        tensors=_extents(scans),
+        stamps=tuple(each.stamp for each in scans),
+        tensors=tuple(
+            replace(tensor, file=file) for file, each in enumerate(scans) for tensor in each.tensors
+        ),
         metadata=first.metadata,
     )
 
@@ -163,14 +144,6 @@ def _count(first: Scan, key: str) -> int:
     return value
 
 
-def _vocab_size(first: Scan, architecture: str) -> int:
-    tokens = first.skipped.get(Keys.Tokenizer.LIST)
-    if tokens is not None:
-        return tokens.count
-    value = first.metadata.get(Keys.LLM.VOCAB_SIZE.format(arch=architecture), 0)
-    return value if isinstance(value, int) else 0
-
-
 def _quantization(scans: Sequence[Scan]) -> str:
     file_type = scans[0].metadata.get(Keys.General.FILE_TYPE)
     if isinstance(file_type, int):
@@ -186,13 +159,5 @@ def _dominant_type(scans: Sequence[Scan]) -> str:
     sizes: Counter[str] = Counter()
     for each in scans:
         for tensor in each.tensors:
-            sizes[tensor.type_name] += tensor.size
+            sizes[tensor.type] += tensor.size
     return sizes.most_common(1)[0][0] if sizes else "unknown"
-
-
-def _extents(scans: Sequence[Scan]) -> tuple[TensorExtent, ...]:
-    return tuple(
-        TensorExtent(t.name, file, t.offset, t.size, t.type_name, t.shape)
-        for file, each in enumerate(scans)
-        for t in each.tensors
-    )

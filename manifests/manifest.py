@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
 
 from manifests.errors import InvalidManifest
 
 # A manifest holds a chat template, licences and messages: some hundred kilobytes at most.
 MAX_MANIFEST_BYTES = 16 << 20
+
+INT32_MAX = 2**31 - 1
+MAX_N_CTX = 1 << 24
+# GGML_MAX_N_THREADS of ggml.
+MAX_THREADS = 512
+# What JSON encoders write, and what fits into no file system: so that sums and answers hold.
+INT64_MAX = 2**63 - 1
+MAX_FILE_BYTES = 1 << 46
 
 DIGEST = r"^sha256-[0-9a-f]{64}$"
 
@@ -21,10 +38,23 @@ class _Frozen(BaseModel):
 
 
 def _stop_strings(value: object) -> object:
-    """One string stands for a list of one; JSON's lists become tuples."""
+    """One string stands for a list of one; JSON's lists become tuples. An empty string would
+    stop every answer before its first token, and clients send it for none."""
     if isinstance(value, str):
-        return (value,)
-    return tuple(value) if isinstance(value, list) else value
+        value = [value]
+    return tuple(each for each in value if each != "") if isinstance(value, list) else value
+
+
+def _in_utc(time: datetime) -> datetime:
+    try:
+        return time.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("a time that UTC's calendar has") from None
+
+
+Instant = Annotated[AwareDatetime, AfterValidator(_in_utc)]
+Count = Annotated[int, Field(ge=0, le=INT64_MAX)]
+WholeNumber = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
 
 
 class LoaderOptions(_Frozen):
@@ -32,11 +62,11 @@ class LoaderOptions(_Frozen):
 
     weight_residency: Annotated[str | None, Field(min_length=1, max_length=64)] = None
     """A mode's name, not checked here: an unknown one in a file is not fatal."""
-    n_ctx: Annotated[int | None, Field(ge=0, le=1 << 24)] = None
+    n_ctx: Annotated[int | None, Field(ge=0, le=MAX_N_CTX)] = None
     """KV cells of the whole context, 0: as the model was trained."""
     n_batch: Annotated[int | None, Field(ge=1, le=1 << 16)] = None
     n_ubatch: Annotated[int | None, Field(ge=1, le=1 << 16)] = None
-    n_threads: Annotated[int | None, Field(ge=0, le=4096)] = None
+    n_threads: Annotated[int | None, Field(ge=0, le=MAX_THREADS)] = None
     """0: chosen from the CPUs and the quota."""
     n_gpu_layers: Annotated[int | None, Field(ge=-1, le=10_000)] = None
     """-1: all."""
@@ -44,27 +74,25 @@ class LoaderOptions(_Frozen):
     """Slots; llama.cpp has at most LLAMA_MAX_SEQ, 256."""
 
 
-class Parameters(_Frozen):
-    """How tokens are drawn where a request does not say otherwise. None is unset."""
+class SamplingOptions(_Frozen):
+    """What a request may say too. None is unset."""
 
     temperature: Annotated[float | None, Field(ge=0, le=100)] = None
-    top_k: Annotated[int | None, Field(ge=-1, le=1 << 20)] = None
+    top_k: Annotated[int | None, Field(ge=-1, le=INT32_MAX)] = None
     """0 or less keeps all."""
     top_p: Annotated[float | None, Field(ge=0, le=1)] = None
     min_p: Annotated[float | None, Field(ge=0, le=1)] = None
     typical_p: Annotated[float | None, Field(ge=0, le=1)] = None
     repeat_penalty: Annotated[float | None, Field(gt=0, le=100)] = None
-    repeat_last_n: Annotated[int | None, Field(ge=-1, le=1 << 24)] = None
+    repeat_last_n: Annotated[int | None, Field(ge=-1, le=INT32_MAX)] = None
     """Tokens; -1 is the whole context, 0 none."""
     presence_penalty: Annotated[float | None, Field(ge=-100, le=100)] = None
     frequency_penalty: Annotated[float | None, Field(ge=-100, le=100)] = None
-    seed: Annotated[int | None, Field(ge=-1, le=(1 << 32) - 1)] = None
+    seed: Annotated[int | None, Field(ge=-(2**63), le=2**63 - 1)] = None
     """-1 draws a fresh one for each request."""
-    num_predict: Annotated[int | None, Field(ge=-2, le=1 << 24)] = None
-    """Tokens to generate at most; negative is until the context is full."""
     stop: (
         Annotated[
-            tuple[Annotated[str, Field(min_length=1, max_length=1024)], ...],
+            tuple[Annotated[str, Field(max_length=1024)], ...],
             BeforeValidator(_stop_strings),
             Field(max_length=64),
         ]
@@ -72,11 +100,18 @@ class Parameters(_Frozen):
     ) = None
 
 
+class Parameters(SamplingOptions):
+    """How tokens are drawn where a request does not say otherwise."""
+
+    num_predict: Annotated[int | None, Field(ge=-2, le=INT32_MAX)] = None
+    """Tokens to generate at most; negative is until the context is full."""
+
+
 class Blob(_Frozen):
     """One file of the weights."""
 
     digest: Annotated[str, Field(pattern=DIGEST)]
-    size: Annotated[int, Field(ge=0)]
+    size: Annotated[int, Field(ge=0, le=MAX_FILE_BYTES)]
     """Bytes."""
     filename: str
     """What the file was called where it came from."""
@@ -87,14 +122,16 @@ class Details(_Frozen):
 
     architecture: str
     quantization: str
-    parameter_count: int
-    context_length: int
-    embedding_length: int
-    block_count: int
+    parameter_count: Count
+    context_length: Count
+    embedding_length: Count
+    block_count: Count
     chat_template: str | None = None
     bos_token: str | None = None
     eos_token: str | None = None
-    weight_bytes: int
+    weight_bytes: Count
+    metadata: dict[str, bool | WholeNumber | float | str] = {}
+    """The header's scalars but the template, by key."""
 
 
 class Message(_Frozen):
@@ -124,8 +161,8 @@ class Manifest(_Frozen):
     messages: tuple[Message, ...] = ()
     license: tuple[str, ...] = ()
     modelfile: ModelfileLayer | None = None
-    created_at: AwareDatetime
-    modified_at: AwareDatetime
+    created_at: Instant
+    modified_at: Instant
     parent_model: str | None = None
 
 

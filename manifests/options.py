@@ -76,14 +76,6 @@ def check_mode(key: str, mode: str | None, modes: Collection[str]) -> None:
         raise InvalidValue(key, f"unknown mode {mode!r}{hint} modes: {', '.join(modes)}")
 
 
-def check_text(key: str, text: str) -> None:
-    """Raises InvalidValue for a lone surrogate, which JSON can carry and no file can."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidValue(key, f"is not Unicode text: {error.reason}") from None
-
-
 def set_options(options: LoaderOptions | Parameters) -> Mapping[str, Any]:
     """The options that are set, by name."""
     return options.model_dump(exclude_none=True)

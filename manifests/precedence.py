@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from manifests.errors import InvalidValue
 from manifests.manifest import LoaderOptions, Parameters
-from manifests.options import check_value, from_text, set_options
+from manifests.options import check_value, set_options
 
 Source = Literal["modelfile", "manifest", "environment", "default"]
 
@@ -24,20 +24,20 @@ class Effective:
 def resolve_loader(
     modelfile: LoaderOptions | None,
     manifest: LoaderOptions,
-    environment: Mapping[str, str],
+    environment: Mapping[str, int | str],
     modes: Collection[str],
     defaults: Mapping[str, int | str],
 ) -> tuple[dict[str, Effective], list[str]]:
     """Each option of defaults as it is in force, and warnings.
 
-    environment holds the raw text of each variable that is set, by option. An unusable value
-    on the rung that wins gives the default, not the next rung: what a lower rung says was
-    meant to be overruled, and may be the very thing its operator wanted away from.
+    environment holds the value of each variable that is set, by option. An unusable value on
+    the rung that wins gives the default, not the next rung: what a lower rung says was meant to
+    be overruled, and may be the very thing its operator wanted away from.
     """
     rungs: list[tuple[Source, Mapping[str, Any]]] = [
         ("modelfile", set_options(modelfile) if modelfile else {}),
         ("manifest", set_options(manifest)),
-        ("environment", {key: from_text(key, text.strip()) for key, text in environment.items()}),
+        ("environment", environment),
     ]
     effective: dict[str, Effective] = {}
     warnings: list[str] = []
@@ -65,14 +65,7 @@ def _fault(option: str, value: object, modes: Collection[str]) -> str | None:
     return None
 
 
-def resolve_parameters(
-    modelfile: Parameters | None, manifest: Parameters
-) -> tuple[Parameters, dict[str, Source]]:
-    """The sampling parameters in force, and of each that is set the rung it came from."""
-    lower = set_options(manifest)
+def resolve_parameters(modelfile: Parameters | None, manifest: Parameters) -> Parameters:
+    """The sampling parameters in force."""
     upper = set_options(modelfile) if modelfile else {}
-    sources: dict[str, Source] = {
-        **dict.fromkeys(lower, "manifest"),
-        **dict.fromkeys(upper, "modelfile"),
-    }
-    return Parameters.model_validate({**lower, **upper}), sources
+    return Parameters.model_validate({**set_options(manifest), **upper})

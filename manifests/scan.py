@@ -16,7 +16,8 @@ from gguf.constants import (
 
 from manifests.cursor import Cursor, open_cursor
 from manifests.errors import InvalidGGUF
-from manifests.tensors import TensorInfo, read_tensors
+from manifests.source import Stamp
+from manifests.tensors import Tensor, read_tensors
 
 Scalar = bool | int | float | str
 
@@ -68,10 +69,11 @@ class Scan:
     """The header of one file. Filled while it is read, then left alone."""
 
     path: Path
-    file_bytes: int
+    stamp: Stamp
+    """Of the file as it was before it was read."""
     metadata: dict[str, Scalar] = field(default_factory=dict)
     skipped: dict[str, Skipped] = field(default_factory=dict)
-    tensors: list[TensorInfo] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)
     special_tokens: dict[str, str] = field(default_factory=dict)
     """Text of the BOS and EOS tokens, by the key of their id."""
 
@@ -79,7 +81,7 @@ class Scan:
 def scan(path: Path) -> Scan:
     """Read and check the header of one file. Raises InvalidGGUF."""
     with open_cursor(path, MAX_HEADER_BYTES) as cursor:
-        result = Scan(path, cursor.size)
+        result = Scan(path, cursor.stamp)
         n_tensors, n_keys = _read_counts(cursor)
         _KeyReader(cursor, result).read(n_keys)
         result.tensors = read_tensors(cursor, n_tensors, _alignment(result))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from manifests.durable import (
 from manifests.errors import InvalidName, InvalidValue, ModelMissing
 from manifests.manifest import MAX_MANIFEST_BYTES, Blob, Manifest, read_manifest, write_manifest
 from manifests.names import ModelName
+from manifests.source import Stamp
 
 _log = logging.getLogger(__name__)
 _SUFFIX = ".json"
@@ -115,17 +117,19 @@ class Store:
         """Raises InvalidValue for what is no digest."""
         return self._blobs.path(digest)
 
-    def add_blob(self, path: Path, progress: Progress | None = None) -> Blob:
-        """Store the file's content. Within adding(), else it may be collected before a
-        manifest names it."""
-        return self._blobs.add(path, progress)
+    def add_blob(
+        self, path: Path, progress: Progress | None = None, checked: Stamp | None = None
+    ) -> Blob:
+        """Store the file's content, which is to be what was checked. Within adding(), else it
+        may be collected before a manifest names it."""
+        return self._blobs.add(path, progress, checked)
 
     @contextmanager
     def adding(self) -> Iterator[None]:
         """Within it no blob is collected: from the first add_blob to the put that names it.
         What no manifest names at its end goes, also when it ends early."""
         try:
-            with locked(self._adding, shared=True):
+            with io_errors(self._adding), locked(self._adding, shared=True):
                 yield
         finally:
             self.collect()
@@ -160,7 +164,12 @@ class Store:
             self._warned[path] = warnings
 
     def _files(self) -> Iterator[Path]:
-        return (path for path in self._manifests.rglob(f"*{_SUFFIX}") if path.is_file())
+        """The manifests' files. Without the lock a folder may go meanwhile, with its files."""
+        for folder, _, files in os.walk(self._manifests, onerror=_unless_gone):
+            for file in files:
+                path = Path(folder, file)
+                if file.endswith(_SUFFIX) and path.is_file():
+                    yield path
 
     def _write(self, name: ModelName, manifest: Manifest) -> None:
         path = self._path(name)
@@ -171,12 +180,19 @@ class Store:
                 f"the manifest would have {len(content):,} bytes, at most {MAX_MANIFEST_BYTES:,}",
             )
         with io_errors(path, len(content)):
-            make_folders(path.parent)
-            write_file(path, content)
+            try:
+                make_folders(path.parent)
+                write_file(path, content)
+            finally:
+                self._remove_empty_folders(path.parent)
 
     def _remove_empty_folders(self, folder: Path) -> None:
-        while folder != self._manifests and not any(folder.iterdir()):
-            folder.rmdir()
+        """Up from the folder, which need not be there."""
+        while folder != self._manifests:
+            if folder.exists():
+                if any(folder.iterdir()):
+                    return
+                folder.rmdir()
             folder = folder.parent
 
     def _sweep(self) -> None:
@@ -184,3 +200,8 @@ class Store:
         for path in self._manifests.rglob(f"{TEMPORARY_PREFIX}*"):
             path.unlink()
         self._blobs.sweep()
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error

@@ -16,22 +16,31 @@ MAX_DIMS = 4
 
 
 @dataclass(frozen=True)
-class TensorInfo:
+class Tensor:
+    """Where one tensor's data lies."""
+
     name: str
-    type_name: str
-    shape: tuple[int, ...]
     offset: int
-    """Bytes from the start of the file."""
+    """Bytes from the start of its file."""
     size: int
     """Bytes."""
-    elements: int
+    type: str
+    """ggml's name of the element type, such as Q4_K."""
+    shape: tuple[int, ...]
+    """In ggml's order: the row length first."""
+    file: int = 0
+    """Index into the model's files."""
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
 
 
-def read_tensors(cursor: Cursor, count: int, alignment: int) -> list[TensorInfo]:
+def read_tensors(cursor: Cursor, count: int, alignment: int) -> list[Tensor]:
     """The table's entries, in the file's order; the cursor stands at the table. Raises
     InvalidGGUF unless all data lies in the file, each tensor behind the one before it."""
     names: set[str] = set()
-    relative: list[TensorInfo] = []
+    relative: list[Tensor] = []
     for index in range(count):
         tensor = _read_tensor(cursor, index)
         if tensor.name in names:
@@ -40,7 +49,7 @@ def read_tensors(cursor: Cursor, count: int, alignment: int) -> list[TensorInfo]
         relative.append(tensor)
     data_start = _padded(cursor.position, alignment)
     expected = 0
-    placed: list[TensorInfo] = []
+    placed: list[Tensor] = []
     for tensor in relative:
         placed.append(_place(cursor, tensor, data_start, expected))
         expected = _padded(expected + tensor.size, alignment)
@@ -51,7 +60,7 @@ def _padded(position: int, alignment: int) -> int:
     return (position + alignment - 1) // alignment * alignment
 
 
-def _read_tensor(cursor: Cursor, index: int) -> TensorInfo:
+def _read_tensor(cursor: Cursor, index: int) -> Tensor:
     """One tensor's entry; its offset is still that from the start of the data."""
     name = cursor.name(MAX_NAME_BYTES, f"the name of tensor {index:,}")
     n_dims = cursor.u32()
@@ -76,12 +85,10 @@ def _read_tensor(cursor: Cursor, index: int) -> TensorInfo:
             f"tensor {name!r} has rows of {row:,} elements, not a multiple of the "
             f"{block} of a {quantization.name} block",
         )
-    return TensorInfo(
-        name, quantization.name, shape, offset, elements // block * block_bytes, elements
-    )
+    return Tensor(name, offset, elements // block * block_bytes, quantization.name, shape)
 
 
-def _place(cursor: Cursor, tensor: TensorInfo, data_start: int, expected: int) -> TensorInfo:
+def _place(cursor: Cursor, tensor: Tensor, data_start: int, expected: int) -> Tensor:
     """The tensor with its offset in the file. llama.cpp wants them one behind the other."""
     if tensor.offset != expected:
         raise InvalidGGUF(

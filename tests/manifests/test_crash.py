@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from made_manifests import MODES, made
-from tiny_gguf import write_tiny
+from made_models import write_tiny
 
 from manifests.create import create, pull_local
 from manifests.manifest import Manifest
+from manifests.modelfile import parse_modelfile
 from manifests.names import ModelName, parse_name
 from manifests.store import Store
 
@@ -103,7 +104,8 @@ def _pull(store: Store, source: Path) -> object:
 
 
 def _create(store: Store, source: Path) -> object:
-    return create(store, NAME, f"FROM {source}\nSYSTEM new", Path("/"), MODES)
+    modelfile = parse_modelfile(f"FROM {source}\nSYSTEM new")
+    return create(store, NAME, modelfile, Path("/"), MODES)
 
 
 @pytest.mark.parametrize("change", [_edit, _put, _copy, _delete, _pull, _create])
@@ -111,6 +113,7 @@ def _create(store: Store, source: Path) -> object:
 def test_killed_at_any_step(tmp_path: Path, change: Change, after: bool) -> None:
     kept = write_tiny(tmp_path / "kept.gguf", seed=1)
     source = write_tiny(tmp_path / "source.gguf", seed=2)
+    reference = _reference(tmp_path, kept, source, change)
     for step in range(1, MOST_STEPS):
         root = tmp_path / f"home{step}"
         store = Store(root)
@@ -125,7 +128,6 @@ def test_killed_at_any_step(tmp_path: Path, change: Change, after: bool) -> None
         if finished:
             assert new != old
             break
-        reference = _reference(tmp_path, kept, source, change)
         assert new in (old, reference)
     assert step > 2, "the change has steps to be killed at"
     assert finished

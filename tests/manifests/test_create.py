@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from made_manifests import MODES
-from tiny_gguf import Raw, write_tiny
+from made_models import write_tiny
+from tiny_gguf import Raw
 
 from manifests.create import create, pull_local
 from manifests.errors import (
@@ -17,6 +20,7 @@ from manifests.errors import (
     ModelMissing,
 )
 from manifests.manifest import LoaderOptions, Manifest, Message, Parameters
+from manifests.modelfile import parse_modelfile
 from manifests.names import parse_name
 from manifests.store import Store
 
@@ -34,7 +38,7 @@ def tiny(tmp_path: Path) -> Path:
 
 
 def _create(store: Store, text: str, base_dir: Path, name: str = "made") -> Manifest:
-    return create(store, parse_name(name), text, base_dir, MODES)
+    return create(store, parse_name(name), parse_modelfile(text), base_dir, MODES)
 
 
 def _stored_bytes(store: Store, manifest: Manifest) -> list[bytes]:
@@ -47,6 +51,9 @@ def test_pull(store: Store, tiny: Path) -> None:
     assert _stored_bytes(store, manifest) == [tiny.read_bytes()]
     assert (manifest.details.architecture, manifest.details.context_length) == ("llama", 128)
     assert (manifest.details.chat_template, manifest.details.bos_token) == ("{{ messages }}", "<s>")
+    assert manifest.details.metadata["llama.context_length"] == 128
+    assert manifest.details.metadata["general.name"] == "tiny"
+    assert "tokenizer.chat_template" not in manifest.details.metadata
     assert manifest.modelfile is None
 
 
@@ -81,6 +88,65 @@ def test_splits_and_their_common_progress(store: Store, tmp_path: Path) -> None:
     total = sum(file.stat().st_size for file in files)
     assert seen == sorted(seen)
     assert (seen[0], seen[-1]) == ((0, total), (total, total))
+
+
+def _replace_by_garbage(part: Path) -> None:
+    part.unlink()
+    part.write_text("no gguf")
+
+
+def _replace_by_a_model_of_the_same_size(part: Path) -> None:
+    other = part.with_name("other")
+    other.write_bytes(part.read_bytes()[:-8] + b"\1" * 8)
+    other.replace(part)
+
+
+def _replace_by_a_pipe(part: Path) -> None:
+    part.unlink()
+    os.mkfifo(part)
+
+
+def _replace_by_a_link_to_zeros(part: Path) -> None:
+    part.unlink()
+    part.symlink_to("/dev/zero")
+
+
+def _write_into(part: Path) -> None:
+    with part.open("r+b") as file:
+        file.write(b"no gguf")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _replace_by_garbage,
+        _replace_by_a_model_of_the_same_size,
+        _replace_by_a_pipe,
+        _replace_by_a_link_to_zeros,
+        _write_into,
+    ],
+)
+def test_a_part_that_changes_after_it_was_checked_is_not_stored(
+    store: Store, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    folder = tmp_path / "splits"
+    folder.mkdir()
+    write_tiny(folder / "m.gguf", split=1)
+    files = sorted(folder.iterdir())
+    for file in files:
+        os.utime(file, ns=(0, 0))
+    changed = False
+
+    def progress(done: int, _total: int) -> None:
+        nonlocal changed
+        if done and not changed:
+            changed = True
+            change(files[1])
+
+    with pytest.raises(InvalidGGUF, match=r"m-00002-of-00003\.gguf: (changed|is not a regular)"):
+        pull_local(store, NAME, folder, progress)
+    assert store.names() == []
+    assert list((store.root / "blobs").iterdir()) == []
 
 
 def test_a_folder_with_one_model(store: Store, tmp_path: Path) -> None:
@@ -166,6 +232,16 @@ def test_a_word_is_a_stored_model_before_it_is_a_folder(store: Store, tiny: Path
         _create(store, "FROM word", tiny.parent)
     pull_local(store, parse_name("word"), tiny)
     assert _create(store, "FROM word", tiny.parent).parent_model == "word:latest"
+
+
+@pytest.mark.parametrize("line", ["SYSTEM Be brief.", "MESSAGE user Hi"])
+def test_words_for_a_chat_need_a_template_to_stand_in(store: Store, line: str) -> None:
+    base = write_tiny(store.root / "base.gguf", template=None)
+    text = f"FROM {base}\n{line}\n"
+    with pytest.raises(InvalidValue, match="no chat template; add a TEMPLATE"):
+        _create(store, text, store.root)
+    assert store.names() == []
+    assert _create(store, text + "TEMPLATE {{ messages }}", store.root).template
 
 
 def test_a_model_may_be_built_on_itself(store: Store, tiny: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from manifests.errors import InvalidValue
-from manifests.header import read_header
+from manifests.header import read_model
 from manifests.templates import refuse_go_template
 
 
@@ -49,6 +49,6 @@ def test_jinja(template: str) -> None:
 
 
 def test_a_real_models_template(smollm2: Path) -> None:
-    template = read_header(smollm2).chat_template
+    template = read_model([smollm2]).chat_template
     assert template is not None
     refuse_go_template(template)

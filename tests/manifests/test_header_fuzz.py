@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_gguf import write_tiny
+from made_models import write_tiny
 
 from manifests.errors import InvalidGGUF
 from manifests.header import read_model
@@ -33,7 +33,7 @@ def _read(path: Path, content: bytes) -> bool:
         assert peak < 8 << 20
 
 
-@settings(max_examples=150, deadline=2000)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_truncated(sound: Path, data: st.DataObject) -> None:
     content = sound.read_bytes()
@@ -42,7 +42,7 @@ def test_truncated(sound: Path, data: st.DataObject) -> None:
     assert not _read(sound.with_name("cut.gguf"), content[:cut])
 
 
-@settings(max_examples=400, deadline=2000)
+@settings(max_examples=400)
 @given(data=st.data())
 def test_flipped(sound: Path, data: st.DataObject) -> None:
     content = bytearray(sound.read_bytes())
@@ -52,7 +52,7 @@ def test_flipped(sound: Path, data: st.DataObject) -> None:
     _read(sound.with_name("flipped.gguf"), bytes(content))
 
 
-@settings(max_examples=100, deadline=2000)
+@settings(max_examples=100)
 @given(tail=st.binary(max_size=300))
 def test_garbage_behind_the_magic(sound: Path, tail: bytes) -> None:
     _read(sound.with_name("garbage.gguf"), b"GGUF\3\0\0\0" + tail)

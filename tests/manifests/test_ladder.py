@@ -47,7 +47,6 @@ def test_top_wins(
         (("typo", "lazy", "pinned"), "modelfile"),
         ((None, "typo", "pinned"), "manifest"),
         ((None, None, "typo"), "environment"),
-        ((None, None, ""), "environment"),
         ((None, None, "Lazy"), "environment"),
     ],
 )
@@ -65,7 +64,7 @@ def test_every_option_has_its_own_rung() -> None:
     effective, warnings = resolve_loader(
         LoaderOptions(n_ctx=1024),
         LoaderOptions(n_ctx=64, num_parallel=3),
-        {"weight_residency": " lazy ", "n_ctx": "8", "num_parallel": "2"},
+        {"weight_residency": "lazy", "n_ctx": 8, "num_parallel": 2},
         MODES,
         {**DEFAULTS, "n_threads": 0},
     )
@@ -79,22 +78,20 @@ def test_every_option_has_its_own_rung() -> None:
 
 
 def test_without_a_modelfile() -> None:
-    effective, _ = resolve_loader(None, LoaderOptions(), {"n_ctx": "8"}, MODES, DEFAULTS)
+    effective, _ = resolve_loader(None, LoaderOptions(), {"n_ctx": 8}, MODES, DEFAULTS)
     assert effective["n_ctx"] == Effective(8, "environment")
 
 
-@pytest.mark.parametrize("text", ["many", "-1", "1.5", "true", "", "9" * 30])
-def test_an_unusable_number_in_the_environment(text: str) -> None:
-    effective, warnings = resolve_loader(None, LoaderOptions(), {"n_ctx": text}, MODES, DEFAULTS)
+@pytest.mark.parametrize("value", ["many", -1, 1 << 30])
+def test_an_unusable_number(value: int | str) -> None:
+    effective, warnings = resolve_loader(None, LoaderOptions(), {"n_ctx": value}, MODES, DEFAULTS)
     assert effective["n_ctx"] == Effective(0, "default")
     assert len(warnings) == 1
     assert warnings[0].startswith("n_ctx of the environment should be ")
 
 
 def test_sampling_parameters() -> None:
-    parameters, sources = resolve_parameters(
-        Parameters(temperature=0.0, stop=("a",)), Parameters(temperature=1.0, top_k=5, stop=("b",))
-    )
-    assert parameters == Parameters(temperature=0.0, top_k=5, stop=("a",))
-    assert sources == {"temperature": "modelfile", "stop": "modelfile", "top_k": "manifest"}
-    assert resolve_parameters(None, Parameters()) == (Parameters(), {})
+    upper = Parameters(temperature=0.0, stop=("a",))
+    lower = Parameters(temperature=1.0, top_k=5, stop=("b",))
+    assert resolve_parameters(upper, lower) == Parameters(temperature=0.0, top_k=5, stop=("a",))
+    assert resolve_parameters(None, lower) == lower

@@ -24,6 +24,18 @@ def _edited(**changes: Any) -> str:
     return json.dumps({**json.loads(write_manifest(layered())), **changes})
 
 
+def _detailed(**changes: Any) -> str:
+    return _edited(details={**json.loads(write_manifest(layered()))["details"], **changes})
+
+
+BLOB = {"digest": "sha256-" + "0" * 64, "size": 9, "filename": "m.gguf"}
+
+
+def test_times_are_kept_in_utc() -> None:
+    manifest, _ = read_manifest(_edited(modified_at="2026-01-01T01:00:00+02:00"))
+    assert manifest.modified_at.isoformat() == "2025-12-31T23:00:00+00:00"
+
+
 def test_round_trip() -> None:
     manifest = layered().model_copy(
         update={
@@ -53,6 +65,7 @@ def test_frozen() -> None:
         ("loader", {"n_ctxx": 1, "n_batch": 8}, {"n_batch": 8}, "unknown key 'loader.n_ctxx'"),
         ("loader", {"n_ctx": "64"}, {}, "loader.n_ctx should be a valid integer, not '64'"),
         ("loader", {"n_ctx": True}, {}, "loader.n_ctx should be a valid integer, not True"),
+        ("loader", {"n_threads": 513}, {}, "n_threads should be less than or equal to 512"),
         ("loader", {"n_ctx": -1}, {}, "loader.n_ctx should be greater than or equal to 0, not -1"),
         ("loader", {"weight_residency": 5}, {}, "loader.weight_residency should be a valid string"),
         ("parameters", {"top_p": 2}, {}, "top_p should be less than or equal to 1, not 2"),
@@ -114,9 +127,15 @@ def test_one_stop_string_stands_for_a_list() -> None:
         (_edited(system=5), "system: should be a valid string, not 5"),
         (_edited(modelfile="FROM x"), "modelfile"),
         (_edited(created_at="yesterday"), "created_at"),
+        (_edited(modified_at="0001-01-01T00:00:00+23:59"), "modified_at: should be a time that"),
+        (_edited(created_at="9999-12-31T23:59:59-23:59"), "created_at: should be a time that"),
+        (_detailed(parameter_count=10**400), "details.parameter_count"),
+        (_detailed(block_count=-1), "details.block_count"),
+        (_detailed(metadata={"x": 10**400}), "details.metadata.x"),
+        (_edited(blobs=[{**BLOB, "size": 1 << 47}]), "blobs.0.size"),
         (" " * (MAX_MANIFEST_BYTES + 1), "has 16,777,217 bytes, at most 16,777,216"),
     ],
-    ids=range(15),
+    ids=range(21),
 )
 def test_unusable_names_the_source_and_the_place(text: str | bytes, why: str) -> None:
     with pytest.raises(InvalidManifest) as raised:

@@ -158,7 +158,7 @@ FAULTS: Sequence[tuple[str, int, str]] = [
 def test_faults_have_their_line(text: str, line: int, why: str) -> None:
     with pytest.raises(ModelfileError) as raised:
         parse_modelfile(text)
-    assert raised.value.line == line
+    assert raised.value.message.startswith(f"line {line}: ")
     assert raised.value.message.startswith(f"line {line}: ")
     assert why in raised.value.message
 
@@ -174,7 +174,9 @@ def test_any_text_is_parsed_or_refused(pieces: list[str]) -> None:
     try:
         assert parse_modelfile(text).text == text
     except ModelfileError as error:
-        assert 1 <= error.line <= text.count("\n") + 1
+        assert (
+            1 <= int(error.message.removeprefix("line ").partition(":")[0]) <= text.count("\n") + 1
+        )
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters='"\r\0')))

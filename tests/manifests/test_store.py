@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from made_manifests import THEN, layered, made
 
-from manifests.errors import InvalidManifest, InvalidValue, ModelMissing, StoreError
+from manifests.errors import InvalidManifest, InvalidValue, ModelMissing, StoreError, StoreFull
 from manifests.manifest import Blob, Manifest, Parameters, write_manifest
 from manifests.names import ModelName, parse_name
 from manifests.store import Store
@@ -111,6 +112,40 @@ def test_a_broken_manifest_is_listed_and_affects_itself_alone(store: Store) -> N
     assert store.names() == [NAME]
 
 
+def test_a_folder_that_goes_while_names_are_read_is_passed_over(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put(NAME, made())
+    store.put(OTHER, made())
+    scandir = os.scandir
+
+    def racing(folder: str) -> object:
+        if Path(folder) == gone and gone.exists():
+            (gone / "q4.json").unlink()
+            gone.rmdir()
+        return scandir(folder)
+
+    gone = store.root / "manifests/some/model"
+    assert store.names() == [OTHER, NAME]
+    monkeypatch.setattr("os.scandir", racing)
+    assert store.names() == [OTHER]
+
+
+def test_a_write_that_fails_leaves_no_folder(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store.put(parse_name("some/neighbour"), made())
+    monkeypatch.setattr("manifests.store.write_file", refuse)
+    with pytest.raises(StoreFull):
+        store.put(NAME, made())
+    assert [path.name for path in (store.root / "manifests/some").iterdir()] == ["neighbour"]
+    monkeypatch.setattr("manifests.durable.sync_folder", refuse)
+    with pytest.raises(StoreFull):
+        store.put(parse_name("new/deep/model"), made())
+    assert [path.name for path in (store.root / "manifests").iterdir()] == ["some"]
+
+
 def test_warnings_of_a_file_are_logged_once_until_they_change(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -133,6 +168,18 @@ def test_io_errors_name_path_and_errno(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="Not a directory") as raised:
         Store(tmp_path / "file" / "home")
     assert str(tmp_path / "file") in raised.value.message
+
+
+def test_a_disk_that_refuses_the_adders_lock_is_an_error_of_the_store(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, shared: bool = False) -> object:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("manifests.store.locked", refuse)
+    monkeypatch.setattr(store, "collect", lambda: None)
+    with pytest.raises(StoreFull), store.adding():
+        pass
 
 
 def _with_blob(store: Store, source: Path) -> tuple[Manifest, Path]:
