@@ -157,8 +157,12 @@ class Scheduler:
         return self._settle(now)
 
     def _served_at_once(self, arrival: Waiting) -> bool:
-        worker = self._workers.get(arrival.spec.name)
-        if worker is None or worker.phase != "ready" or not worker.serves(arrival):
+        name = arrival.spec.name
+        worker = self._workers.get(name)
+        if worker is None or worker.phase != "ready":
+            return False
+        # Behind somebody for other weights it waits for these.
+        if not all(map(worker.serves, [*self._waiting.of(name), arrival])):
             return False
         return not arrival.generates or not worker.full
 

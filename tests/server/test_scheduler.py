@@ -81,6 +81,16 @@ def test_a_full_queue_of_one_model_does_not_refuse_what_an_idle_one_can_run() ->
     assert ends(s.on_request("3", B, 0)) == {"3": QueueFull}
 
 
+def test_a_full_queue_refuses_what_stands_behind_a_request_for_other_weights() -> None:
+    s = scheduler(max_queue=2)
+    s.on_load("l", A, 0)
+    s.on_worker_ready("a", 0)
+    s.on_request("1", A, 0)
+    s.on_request("2", made_spec("a", identity="other"), 0)
+    s.on_request("3", A, 0)
+    assert ends(s.on_load("late", A, 0)) == {"late": QueueFull}
+
+
 def test_a_load_is_done_when_the_model_is_ready_though_all_slots_are_taken() -> None:
     s = scheduler()
     s.on_request("1", A, 0)
