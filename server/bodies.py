@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
 
 from server.errors import BadRequest, ServingError
+from server.schema import Schema
 from server.streams import ClientGone
 
 # A prompt of a million tokens is about 5 MB; as JSON it is seldom twice that.
 MAX_BODY_BYTES = 32 << 20
-
-
-class Schema(BaseModel):
-    """A request body: no coercion between types, unknown keys are kept aside."""
-
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, frozen=True)
+# Parsing holds the interpreter for up to 0.1 µs a value, and streams stall as long. No context
+# holds as many token ids, nor a text of as many commas.
+MAX_VALUES = 2 << 20
+# About a millisecond's worth of parsing and checking.
+_LARGE_BYTES = 256 << 10
 
 
 class BodyTooLarge(ServingError):
@@ -43,8 +44,12 @@ async def read_body(request: Request, schema: type[S]) -> S:
                 raise BodyTooLarge(f"the body is larger than {MAX_BODY_BYTES} bytes")
     except ClientDisconnect as error:
         raise ClientGone("the client closed the connection") from error
+    if body.count(b",") > MAX_VALUES:
+        raise BodyTooLarge(f"the body has more than {MAX_VALUES} values")
     try:
-        return schema.model_validate_json(bytes(body))
+        if len(body) <= _LARGE_BYTES:
+            return schema.model_validate_json(bytes(body))
+        return await asyncio.to_thread(schema.model_validate_json, bytes(body))
     except ValidationError as error:
         raise _refusal(error.errors(include_url=False, include_context=False)) from error
 

@@ -23,7 +23,6 @@ from server.templates import ChatMessage
 
 log = logging.getLogger("corral.catalog")
 
-MODES = tuple(mode.value for mode in Mode)
 # Enough for a conversation, and its KV cache small beside the weights; a model that was
 # trained on less gets less.
 DEFAULT_N_CTX = 4096
@@ -118,7 +117,7 @@ class Model:
 
 def refuse_unavailable(mode: object, param: str) -> None:
     """Raises BadRequest for a mode that is named in the contract but not served yet."""
-    if mode in MODES and mode not in AVAILABLE:
+    if mode in tuple(Mode) and mode not in AVAILABLE:
         raise BadRequest(
             f"{param}: the mode {mode!r} is not available in this version;"
             f" available: {', '.join(AVAILABLE)}",
@@ -172,16 +171,15 @@ class Catalog:
             layer.loader if layer else None,
             manifest.loader,
             self._environment,
-            MODES,
+            tuple(Mode),
             loader_defaults(manifest.details),
         )
-        parameters, _ = resolve_parameters(layer.parameters if layer else None, manifest.parameters)
         self._warn(name, warnings)
         return Model(
             name=str(name),
             manifest=manifest,
             loader=loader,
-            parameters=parameters,
+            parameters=resolve_parameters(layer.parameters if layer else None, manifest.parameters),
             paths=tuple(str(self._store.blob_path(blob.digest)) for blob in manifest.blobs),
             keep_alive=self._settings.keep_alive,
         )

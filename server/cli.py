@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from manifests.errors import ManifestError
 from server import commands
@@ -45,10 +46,28 @@ def _dispatch(args: argparse.Namespace) -> None:
         daemon.close()
 
 
+class _Mixed(argparse.ArgumentParser):
+    """Takes words before and after options, as in `run model --keepalive 10m some words`: of
+    itself argparse does so at the top only, and asks a subcommand for parse_known_args."""
+
+    _splitting = False
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        if self._splitting:
+            return super().parse_known_args(args, namespace)
+        self._splitting = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._splitting = False
+
+
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="corral", description="Serve GGUF models.")
     top.add_argument("--version", action="version", version=f"corral {VERSION}")
-    sub = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    sub = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Mixed)
     _add_serve(sub.add_parser("serve", help="run the daemon"))
 
     def add(name: str, help: str, run: Command, *positional: str) -> argparse.ArgumentParser:

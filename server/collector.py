@@ -55,6 +55,7 @@ class ModelCollector(Collector):
         models, waiting = self._models, self._waiting
         yield from _serving(models, waiting)
         yield _weights(models)
+        yield _modes(models)
         yield from _residency({model.spec.name: self._sample(model) for model in models})
 
     def _sample(self, model: LoadedModel) -> Ledger | None:
@@ -100,6 +101,18 @@ def _weights(models: tuple[LoadedModel, ...]) -> Metric:
                 size = getattr(model.ready.weights, backing)
                 weights.add_metric([model.spec.name, backing], size)
     return weights
+
+
+def _modes(models: tuple[LoadedModel, ...]) -> Metric:
+    modes = _gauge(
+        "corral_weight_residency_info",
+        "1, with the weight residency mode that the model was loaded in",
+        "model",
+        "mode",
+    )
+    for model in models:
+        modes.add_metric([model.spec.name, model.spec.load.residency], 1)
+    return modes
 
 
 def _residency(ledgers: Mapping[str, Ledger | None]) -> Iterable[Metric]:

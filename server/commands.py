@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from manifests.manifest import LoaderOptions
+from manifests.options import ALIASES
 from server.client import Daemon, DaemonError
 from server.tables import distance, size, table
 
@@ -37,6 +38,7 @@ def ps(daemon: Daemon, _args: Namespace) -> None:
             model["name"],
             str(model["pid"]),
             size(model["size"]),
+            model["weight_residency"],
             size(model["resident"]),
             size(model["locked"]),
             str(model["context_length"]),
@@ -44,7 +46,7 @@ def ps(daemon: Daemon, _args: Namespace) -> None:
         ]
         for model in daemon.get("/api/ps")["models"]
     ]
-    print(table(["NAME", "PID", "SIZE", "RESIDENT", "LOCKED", "CONTEXT", "UNTIL"], rows))
+    print(table(["NAME", "PID", "SIZE", "MODE", "RESIDENT", "LOCKED", "CONTEXT", "UNTIL"], rows))
 
 
 def show(daemon: Daemon, args: Namespace) -> None:
@@ -97,6 +99,7 @@ def _put(body: dict[str, Any], key: str, text: str) -> None:
         body[key] = _content(text) or None
         return
     section, dot, option = key.rpartition(".")
+    option = ALIASES.get(option, option)
     if not dot:
         section = "loader" if option in LoaderOptions.model_fields else "parameters"
     values = body.setdefault(section, {})

@@ -61,6 +61,7 @@ class ServingCore:
         self._load_ids = (f"load-{n}" for n in itertools.count())
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._hurried = asyncio.Event()
 
     # -- what routes ask -------------------------------------------------------------------
 
@@ -113,8 +114,7 @@ class ServingCore:
         """End in order: admit nothing, let run, cancel, stop. Returns when no process is left."""
         log.info("shutdown: %d requests are open", len(self._requests))
         self._apply(self._scheduler.on_shutdown(self._clock()))
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._grace)
+        await self._let_run()
         if self._requests:
             log.warning("shutdown: %d requests are cancelled", len(self._requests))
         for request in list(self._requests.values()):
@@ -123,6 +123,21 @@ class ServingCore:
             self._abandon(request, error.status)
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+    def hurry(self) -> None:
+        """Let close() wait for running requests no longer."""
+        self._hurried.set()
+
+    async def _let_run(self) -> None:
+        if not self._tasks:
+            return
+        ends = [
+            asyncio.create_task(self._hurried.wait()),
+            asyncio.create_task(_all_done(self._tasks)),
+        ]
+        await asyncio.wait(ends, timeout=self._grace, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
 
     # -- effects ---------------------------------------------------------------------------
 
@@ -228,7 +243,12 @@ class ServingCore:
                 self._apply(self._scheduler.on_finished(message.id, now))
             case Ready():
                 host.ready, host.ready_at = message, now
-                log.info("model=%s ready in %.2f s", host.spec.name, now - host.began)
+                log.info(
+                    "model=%s ready in %.2f s, weight_residency=%s",
+                    host.spec.name,
+                    now - host.began,
+                    host.spec.load.residency,
+                )
                 self._apply(self._scheduler.on_worker_ready(host.spec.name, now))
             case LoadFailed():
                 host.load_error = message.message
@@ -249,3 +269,9 @@ class ServingCore:
         request = self._request(id)
         del self._requests[id]
         return request
+
+
+async def _all_done(tasks: set[asyncio.Task[None]]) -> None:
+    """Also of those that are added while we wait."""
+    while tasks:
+        await asyncio.wait(tasks)

@@ -23,9 +23,12 @@ ALLOWED = 'seconds, or a duration such as "5m" or "1h30m"; negative is for ever,
 
 def parse_keep_alive(value: str | float) -> float:
     """Seconds; negative is for ever. Raises ValueError saying what is allowed."""
-    seconds = float(value) if isinstance(value, int | float) else _parse_text(value.strip())
+    try:
+        seconds = _parse_text(value.strip()) if isinstance(value, str) else float(value)
+    except OverflowError:  # a whole number past all floats
+        seconds = math.inf
     if not math.isfinite(seconds):
-        raise ValueError(f"{value!r} is not finite; allowed: {ALLOWED}")
+        raise ValueError(f"not a finite number of seconds; allowed: {ALLOWED}")
     return seconds if seconds <= _FAR_SECONDS else -1.0
 
 
@@ -36,5 +39,5 @@ def _parse_text(text: str) -> float:
     body = text[1:] if text[:1] in ("+", "-") else text
     parts = list(_PART.finditer(body))
     if not parts or "".join(part.group() for part in parts) != body:
-        raise ValueError(f"{text!r} is no duration; allowed: {ALLOWED}")
+        raise ValueError(f"{text[:100]!r} is no duration; allowed: {ALLOWED}")
     return sign * sum(float(part[1]) * _UNIT_SECONDS[part[2]] for part in parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -14,8 +13,6 @@ from starlette.responses import Response
 from manifests import errors as manifest_errors
 from server.errors import BadRequest, LoadError, ModelNotFound, ServingError
 from server.framing import json_response
-
-log = logging.getLogger("corral.http")
 
 
 class OpenAIErrorBody(msgspec.Struct):
@@ -113,9 +110,8 @@ def answer(request: Request, error: Exception) -> Response:
     path = request.url.path
     body = ollama_error(told) if path.startswith("/api/") else openai_error(told)
     headers: dict[str, str] = {}
-    retry_after = getattr(told, "retry_after", None)
-    if retry_after is not None:
-        headers["Retry-After"] = str(retry_after)
+    if told.retry_after is not None:
+        headers["Retry-After"] = str(told.retry_after)
     if told.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, HTTPException):

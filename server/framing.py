@@ -16,11 +16,6 @@ SSE_PING = b": ping\n\n"
 _encoder = msgspec.json.Encoder()
 
 
-def to_json(value: Any) -> bytes:
-    """UTF-8 JSON without newlines."""
-    return _encoder.encode(value)
-
-
 def sse(value: Any) -> bytes:
     return b"data: " + _encoder.encode(value) + b"\n\n"
 

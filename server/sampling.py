@@ -5,27 +5,14 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from pydantic import Field, PlainValidator
+from pydantic import PlainValidator
 
-from server.bodies import Schema
+from manifests.manifest import SamplingOptions
 from server.protocol import Sampling
+from server.schema import Schema
 
-_INT32_MAX = 2**31 - 1
 # 2**32 - 1 asks llama.cpp for a random seed.
 _SEEDS = 2**32 - 1
-MAX_STOPS = 32
-MAX_STOP_CHARS = 1024
-
-
-def _stops(value: Any) -> tuple[str, ...] | None:
-    if value is None:
-        return None
-    stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
-        raise ValueError("must be a string or a list of strings")
-    if len(stops) > MAX_STOPS or any(len(stop) > MAX_STOP_CHARS for stop in stops):
-        raise ValueError(f"at most {MAX_STOPS} strings of at most {MAX_STOP_CHARS} characters")
-    return tuple(stop for stop in stops if stop)
 
 
 def _bias(value: Any) -> dict[int, float] | None:
@@ -41,26 +28,10 @@ def _bias(value: Any) -> dict[int, float] | None:
     return {int(token): float(bias) for token, bias in value.items()}
 
 
-Stops = Annotated[tuple[str, ...] | None, PlainValidator(_stops)]
+class SamplingFields(SamplingOptions, Schema):
+    """Every field None: the model's default holds. `stop` replaces the model's list."""
 
-
-class SamplingFields(Schema):
-    """Every field None: the model's default holds."""
-
-    temperature: float | None = Field(default=None, ge=0, le=100)
-    top_k: int | None = Field(default=None, ge=-1, le=_INT32_MAX)
-    top_p: float | None = Field(default=None, ge=0, le=1)
-    min_p: float | None = Field(default=None, ge=0, le=1)
-    typical_p: float | None = Field(default=None, ge=0, le=1)
-    repeat_penalty: float | None = Field(default=None, gt=0, le=100)
-    repeat_last_n: int | None = Field(default=None, ge=-1, le=_INT32_MAX)
-    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
-    """-1 draws a fresh one, as None does."""
     logit_bias: Annotated[dict[int, float] | None, PlainValidator(_bias)] = None
-    stop: Stops = None
-    """Replaces the model's list."""
 
 
 _FIELDS = tuple(name for name in SamplingFields.model_fields if name != "stop")

@@ -26,7 +26,8 @@ from server.version import check_library
 
 log = logging.getLogger("corral")
 
-# Requests may run this long after a signal; compose and systemd kill later than that.
+# Requests may run this long after a signal. With the time to end workers (process.Graces) that
+# is 33 s: compose.yaml's stop_grace_period and systemd's default of 90 s are longer.
 GRACE_SECONDS = 20
 # For what the core's end does not reach: a slow client, a pull in its thread.
 _CONNECTION_SECONDS = GRACE_SECONDS + 5
@@ -47,7 +48,7 @@ class _Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         signals = (signal.SIGINT, signal.SIGTERM)
         for number in signals:
-            loop.add_signal_handler(number, self._on_signal, number)
+            loop.add_signal_handler(number, self._on_signal)
         try:
             yield
         finally:
@@ -58,11 +59,14 @@ class _Server(uvicorn.Server):
         """Returns when no worker process is left."""
         await (self._closing or self._core.close())
 
-    def _on_signal(self, number: int) -> None:
-        self._services.stopping = True
+    def _on_signal(self) -> None:
+        """The first lets running requests end, a second ends them."""
         if self._closing is None:
+            self._services.stopping = True
             self._closing = asyncio.create_task(self._core.close())
-        self.handle_exit(number, None)
+            self.should_exit = True
+        else:
+            self._core.hurry()
 
 
 def serve(flags: Mapping[str, str]) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from residency.modes import DEFAULT_MODE, UnknownMode, parse_mode
-from server.durations import parse_keep_alive
+from manifests.manifest import MAX_N_CTX
+from manifests.options import nearest
+from residency.modes import DEFAULT_MODE, UnavailableMode, UnknownMode, parse_mode, plan
+from server.durations import ALLOWED, parse_keep_alive
 
 # Read by the build and the scripts, never by the daemon.
 _OTHERS = frozenset({"CORRAL_CACHE"})
-_OTHERS_PREFIXES = ("CORRAL_TEST_", "CORRAL_BUILD_")
+_OTHERS_PREFIX = "CORRAL_TEST_"
 # Named by the contract for a later version; setting them must not look as if it worked.
 _WITHOUT_EFFECT = ("CORRAL_RAM_BUDGET", "CORRAL_MEMORY_BUDGET")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -35,11 +36,13 @@ class Settings:
     home: Path = Path(".corral")
     """Holds blobs/ and manifests/."""
     weight_residency: str | None = None
-    """The environment's rung of the precedence ladder; None where it is not set."""
+    """The environment's rung of the precedence ladder, which knows the modes; None where it is
+    not set."""
     context_length: int | None = None
     """As weight_residency, for loader.n_ctx."""
     num_parallel: int | None = None
     """As weight_residency, for loader.num_parallel."""
+    # The three defaults are Ollama's: 5 minutes, 3 models where there is no GPU, 512 requests.
     keep_alive: float = 300.0
     """Seconds; negative is for ever."""
     max_loaded_models: int = 3
@@ -50,14 +53,14 @@ class Settings:
     cors_origins: tuple[str, ...] = ()
     log_level: str = "info"
 
-    def loader_environment(self) -> dict[str, str]:
+    def loader_environment(self) -> dict[str, int | str]:
         """The environment's rung of the precedence ladder: what is set, by loader option."""
         rung = {
             "weight_residency": self.weight_residency,
             "n_ctx": self.context_length,
             "num_parallel": self.num_parallel,
         }
-        return {option: str(value) for option, value in rung.items() if value is not None}
+        return {option: value for option, value in rung.items() if value is not None}
 
     @staticmethod
     def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
@@ -68,13 +71,8 @@ class Settings:
         for name, (field, parse) in _VARIABLES.items():
             if name in given:
                 values[field] = parse(name, given[name].strip())
-        warnings = _warnings(given)
-        try:
-            parse_mode(values.get("weight_residency", DEFAULT_MODE))
-        except UnknownMode as error:
-            del values["weight_residency"]
-            warnings.append(f"CORRAL_WEIGHT_RESIDENCY is ignored: {error}")
-        return Settings(**values), warnings
+        settings = Settings(**values)
+        return settings, _warnings(given) + _mode_warnings(settings.weight_residency)
 
 
 def _warnings(given: Mapping[str, str]) -> list[str]:
@@ -85,11 +83,31 @@ def _warnings(given: Mapping[str, str]) -> list[str]:
     for name in sorted(given):
         if not name.startswith("CORRAL_") or name in known or name in _OTHERS:
             continue
-        if not name.startswith(_OTHERS_PREFIXES):
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}"
+        if not name.startswith(_OTHERS_PREFIX):
+            near = nearest(_bare(name), [_bare(each) for each in known])
+            hint = f"; did you mean CORRAL_{near}?" if near else f"; known: {', '.join(known)}"
             warnings.append(f"{name} is not a setting and is ignored{hint}")
     return warnings
+
+
+def _mode_warnings(mode: str | None) -> list[str]:
+    """What a model that sets no mode of its own will meet, told before it does."""
+    if mode is None:
+        return []
+    try:
+        plan(parse_mode(mode))
+    except UnknownMode as error:
+        what = f"{error}; models that set none get {DEFAULT_MODE.value!r}"
+    except UnavailableMode as error:
+        what = f"{error}; models that set none will not load"
+    else:
+        return []
+    return [f"CORRAL_WEIGHT_RESIDENCY: {what}"]
+
+
+def _bare(name: str) -> str:
+    """Without what all have in common."""
+    return name.removeprefix("CORRAL_")
 
 
 def _text(_name: str, text: str) -> str:
@@ -114,7 +132,7 @@ def _keep_alive(name: str, text: str) -> float:
     try:
         return parse_keep_alive(text)
     except ValueError as error:
-        raise SettingsError(name, text, str(error).split("allowed: ")[1]) from error
+        raise SettingsError(name, text, ALLOWED) from error
 
 
 def _log_level(name: str, text: str) -> str:
@@ -135,10 +153,19 @@ def _keys(name: str, text: str) -> tuple[str, ...]:
 def _origins(name: str, text: str) -> tuple[str, ...]:
     origins = tuple(part.strip().rstrip("/") for part in text.split(",") if part.strip())
     for origin in origins:
-        parts = urlsplit(origin)
-        if origin != "*" and (parts.scheme not in ("http", "https") or parts.path):
+        if origin != "*" and not _is_origin(origin):
             raise SettingsError(name, text, 'origins such as "http://localhost:3000", or "*"')
     return origins
+
+
+def _is_origin(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        # To ask for the port checks it.
+        rest = (parts.path, parts.query, parts.fragment, parts.port and "")
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and not any(rest)
 
 
 _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
@@ -150,7 +177,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "CORRAL_MAX_LOADED_MODELS": ("max_loaded_models", _whole(1, 1024)),
     "CORRAL_MAX_QUEUE": ("max_queue", _whole(1, 1_000_000)),
     "CORRAL_NUM_PARALLEL": ("num_parallel", _whole(1, 256)),
-    "CORRAL_CONTEXT_LENGTH": ("context_length", _whole(0, 100_000_000)),
+    "CORRAL_CONTEXT_LENGTH": ("context_length", _whole(0, MAX_N_CTX)),
     "CORRAL_API_KEYS": ("api_keys", _keys),
     "CORRAL_CORS_ORIGINS": ("cors_origins", _origins),
     "CORRAL_LOG_LEVEL": ("log_level", _log_level),

@@ -23,7 +23,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 # Jinja and Python map about 60 MiB; the rest is the template's own.
 ADDRESS_SPACE_BYTES = 512 << 20
+# Models' own templates take milliseconds, 100 at the first render of a long conversation.
 CPU_SECONDS_PER_RENDER = 2
+# More than the million tokens, at four to five characters each, that any context holds.
 MAX_OUTPUT_CHARS = 8 << 20
 HEADER = struct.Struct(">I")
 

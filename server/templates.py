@@ -13,17 +13,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from server.errors import BadRequest
-from server.template_process import HEADER
+from manifests.templates import refuse_go_template
+from server.errors import BadRequest, ServingError
+from server.template_process import ADDRESS_SPACE_BYTES, CPU_SECONDS_PER_RENDER, HEADER
 
-RENDER_SECONDS = 2.0
-# Starting Python on a machine whose every CPU computes; the template has no part in it.
+# Wall clock, while llama.cpp may hold every CPU. A template cannot wait: one that is slow runs
+# out of CPU time, so whoever gets here was not given any.
+RENDER_SECONDS = 10.0
 START_SECONDS = 30.0
 MAX_TEMPLATE_CHARS = 1 << 20
 # Four UTF-8 bytes for each character that the child lets through, and room for escapes.
 _MAX_ANSWER_BYTES = 64 << 20
-# A child rests at about 20 MB; the least recently used goes first.
+# As many models as are in use at once on most machines; a child rests at about 20 MB. The
+# least recently used goes first.
 _MAX_CHILDREN = 8
+# Bounds what hostile templates hold together: this many times ADDRESS_SPACE_BYTES, 2 GiB.
+_MAX_RUNNING = 4
 _CHILD = Path(__file__).with_name("template_process.py")
 
 T = TypeVar("T")
@@ -52,6 +57,14 @@ class TemplateRefused(BadRequest):
     code = "chat_template_failed"
 
 
+class TemplateStarved(ServingError):
+    """The template's process got no CPU time, or could not be started."""
+
+    status = 503
+    code = "chat_template_starved"
+    retry_after = 5
+
+
 class _SyntaxFault(Exception):
     """The text is no Jinja; says where and why."""
 
@@ -62,26 +75,32 @@ class _Child:
     def __init__(self, template: str) -> None:
         self.template = template
         self.lock = asyncio.Lock()
+        self.users = 0
+        """Renders that have it or wait for it."""
         self._process: Process | None = None
 
     async def render(self, context: dict[str, Any]) -> dict[str, Any]:
-        """The child's answer. Raises TimeoutError, EOFError (it was killed), _SyntaxFault."""
-        async with self.lock, self._killed_unless_done():
+        """The child's answer. Raises TimeoutError, EOFError (it was killed), _SyntaxFault,
+        TemplateStarved."""
+        async with self._killed_unless_done():
             process = self._process or await self._started()
             async with asyncio.timeout(RENDER_SECONDS):
                 return await _ask(process, context)
 
     async def check(self) -> None:
         """Raises as render does, before anything is rendered."""
-        async with self.lock, self._killed_unless_done():
-            if self._process is None:
-                await self._started()
+        async with self._killed_unless_done():
+            await self._started()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
 
     async def close(self) -> None:
+        self.kill()
         process, self._process = self._process, None
         if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
             await process.communicate()
 
     @contextlib.asynccontextmanager
@@ -96,15 +115,20 @@ class _Child:
 
     async def _started(self) -> Process:
         command = [sys.executable, "-I", str(_CHILD)]
-        self._process = process = await asyncio.create_subprocess_exec(
-            *command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env={}
-        )
-        async with asyncio.timeout(START_SECONDS):
-            await _read(process)
+        try:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env={}
+            )
+            async with asyncio.timeout(START_SECONDS):
+                await _read(process)
+        except (OSError, EOFError) as error:  # OSError: also TimeoutError
+            raise TemplateStarved(
+                f"the process that renders chat templates did not start: {error or 'timed out'}"
+            ) from error
         async with asyncio.timeout(RENDER_SECONDS):
             answer = await _ask(process, self.template)
         if "syntax" in answer:
-            raise _SyntaxFault(_syntax_message(answer, self.template))
+            raise _SyntaxFault(f"line {answer['line']}: {answer['syntax']}")
         return process
 
 
@@ -128,23 +152,20 @@ async def _read(process: Process) -> dict[str, Any]:
     return dict(answer)
 
 
-def _syntax_message(answer: dict[str, Any], template: str) -> str:
-    message = f"line {answer['line']}: {answer['syntax']}"
-    if "{{ ." in template or "{{." in template or "{{- ." in template or "{{ if" in template:
-        message += "; this looks like a Go template of Ollama's, corral reads Jinja"
-    return message
-
-
 class Templates:
     """Renders templates in children that are kept for the next request."""
 
     def __init__(self) -> None:
         self._children: OrderedDict[str, _Child] = OrderedDict()
+        self._running = asyncio.Semaphore(_MAX_RUNNING)
 
     async def render(self, model: str, template: str, context: ChatContext) -> str:
-        """The prompt. Raises TemplateRefused."""
-        child = await self._child(template)
-        answer = await _explained(child.render(asdict(context)), f"the chat template of {model}")
+        """The prompt. Raises TemplateRefused, TemplateStarved."""
+        _bound(template, "the chat template")
+        async with self._child(template) as child:
+            answer = await _explained(
+                child.render(asdict(context)), f"the chat template of {model}"
+            )
         if "text" in answer:
             return str(answer["text"])
         if "raised" in answer:
@@ -154,43 +175,58 @@ class Templates:
         raise TemplateRefused(f"the chat template of {model} failed: {answer.get('failed')}")
 
     async def check(self, template: str) -> None:
-        """Raises TemplateRefused with the line of a syntax error."""
+        """Raises TemplateRefused with the line of a syntax error, TemplateStarved, and
+        InvalidValue for a template in Go's language."""
         _bound(template, "the template")
+        refuse_go_template(template)
         child = _Child(template)
         try:
-            await _explained(child.check(), "the template")
+            async with self._running:
+                await _explained(child.check(), "the template")
         finally:
             await child.close()
 
     async def close(self) -> None:
-        children = list(self._children.values())
-        self._children.clear()
-        for child in children:
-            await child.close()
+        await self._end(list(self._children.values()))
 
-    async def _child(self, template: str) -> _Child:
-        _bound(template, "the chat template")
+    @contextlib.asynccontextmanager
+    async def _child(self, template: str) -> AsyncIterator[_Child]:
+        """The template's child, alone. It is not taken out of the table while somebody waits."""
         child = self._children.setdefault(template, _Child(template))
         self._children.move_to_end(template)
-        idle = [text for text, other in self._children.items() if not other.lock.locked()]
-        for text in idle[: max(0, len(self._children) - _MAX_CHILDREN)]:
-            if text != template:
-                await self._children.pop(text).close()
-        return child
+        child.users += 1
+        try:
+            async with child.lock, self._running:
+                yield child
+        finally:
+            child.users -= 1
+            unused = [other for other in self._children.values() if not other.users]
+            await self._end(unused[: max(0, len(self._children) - _MAX_CHILDREN)])
+
+    async def _end(self, children: Sequence[_Child]) -> None:
+        """All are out of the table and killed before anything is waited for."""
+        for child in children:
+            del self._children[child.template]
+            child.kill()
+        for child in children:
+            await child.close()
 
 
 async def _explained(asking: Coroutine[Any, Any, T], what: str) -> T:
     try:
         return await asking
     except TimeoutError as error:
-        raise TemplateRefused(
-            f"{what} took longer than {RENDER_SECONDS:g} s and was stopped;"
-            " set another with /api/edit"
+        raise TemplateStarved(
+            f"{what} got too little CPU time to be rendered in {RENDER_SECONDS:g} s; try again"
         ) from error
     except _SyntaxFault as error:
         raise TemplateRefused(f"{what}, {error}", param="template") from error
     except EOFError as error:
-        raise TemplateRefused(f"{what} used more memory or CPU time than it may") from error
+        raise TemplateRefused(
+            f"{what} used more than {CPU_SECONDS_PER_RENDER} s of CPU time or"
+            f" {ADDRESS_SPACE_BYTES >> 20} MiB of memory and was stopped;"
+            " set another with /api/edit"
+        ) from error
 
 
 def _bound(template: str, what: str) -> None:

@@ -80,6 +80,36 @@ def test_one_module_makes_libc_calls() -> None:
     assert offenders([file for file in files if file not in allowed], "ctypes") == []
 
 
+def test_only_the_application_knows_the_routes() -> None:
+    routes = ROOT / "server" / "routes"
+    files = [file for file in modules("server") if not file.is_relative_to(routes)]
+    assert offenders([f for f in files if f != ROOT / "server" / "app.py"], "server.routes") == []
+
+
+def with_imports(file: Path) -> set[Path]:
+    """The file and all of ours that it imports, however far down."""
+    found: set[Path] = set()
+    left = [file]
+    while left:
+        file = left.pop()
+        found.add(file)
+        for name in imports(file):
+            # `from server.calls import Call` names the module server.calls.
+            for dotted in (name, name.rpartition(".")[0]):
+                path = ROOT.joinpath(*dotted.split(".")).with_suffix(".py")
+                if path.is_file() and path not in found:
+                    left.append(path)
+    return found
+
+
+@pytest.mark.parametrize("name", ["catalog", "scheduler", "core", "sampling"])
+def test_what_decides_does_not_know_http(name: str) -> None:
+    files = sorted(with_imports(ROOT / "server" / f"{name}.py"))
+    assert len(files) > 1
+    for library in ("fastapi", "starlette", "uvicorn", "httpx"):
+        assert offenders(files, library) == []
+
+
 @pytest.mark.parametrize(
     "line", ["import server.calls", "from server import calls", "from ..calls import Request"]
 )

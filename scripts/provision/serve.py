@@ -33,11 +33,11 @@ def main(argv: list[str]) -> int:
 
 
 def address(argv: list[str]) -> tuple[str, int]:
-    """Where the daemon will listen; all other arguments are its own business."""
-    parser = argparse.ArgumentParser("serve", add_help=False, allow_abbrev=False)
+    """Where the daemon will listen. Its arguments are checked here, before a build of minutes."""
+    parser = argparse.ArgumentParser("serve", description=__doc__, allow_abbrev=False)
     parser.add_argument("--host", default=os.environ.get("CORRAL_HOST") or "127.0.0.1")
     parser.add_argument("--port", type=int, default=os.environ.get("CORRAL_PORT") or "8080")
-    known, _ = parser.parse_known_args(argv)
+    known = parser.parse_args(argv)
     return known.host, known.port
 
 

@@ -11,11 +11,12 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from manifests.templates import refuse_go_template
 from server.answers import Opened, answered, opened
 from server.bodies import read_body
 from server.calls import Begun, Call, Ended, Text
 from server.catalog import Model
-from server.errors import ServingError
+from server.errors import BadRequest, ServingError
 from server.failures import ollama_error
 from server.framing import NDJSON, json_response, ndjson
 from server.prompts import build_call, chat_prompt, new_id
@@ -43,7 +44,6 @@ Shape = Callable[[str, str, Stats | None], Body]
 @router.post("/generate")
 async def generate(request: Request) -> Response:
     asked = await read_body(request, GenerateRequest)
-    asked.refuse_unsupported()
     services = services_of(request)
     model = await services.catalog.model(asked.model_name)
     if not asked.prompt:
@@ -55,7 +55,6 @@ async def generate(request: Request) -> Response:
 @router.post("/chat")
 async def chat(request: Request) -> Response:
     asked = await read_body(request, ChatRequest)
-    asked.refuse_unsupported()
     services = services_of(request)
     model = await services.catalog.model(asked.model_name)
     if not asked.messages:
@@ -68,8 +67,15 @@ async def chat(request: Request) -> Response:
 async def _generate_prompt(services: Services, model: Model, asked: GenerateRequest) -> str:
     """The prompt in the model's template; as it is where raw, or where there is no template."""
     template = asked.template or model.template
+    if template is None and asked.system:
+        raise BadRequest(
+            f"{model.name} has no chat template, so a system text has no place: "
+            "write it into the prompt, or set a template with /api/edit",
+            param="system",
+        )
     if asked.raw or template is None:
         return asked.prompt
+    refuse_go_template(template)
     messages = [ChatMessage("user", asked.prompt)]
     if asked.system is not None:
         messages.insert(0, ChatMessage("system", asked.system))

@@ -55,6 +55,8 @@ class Running(msgspec.Struct):
     context_length: int
     pid: int
     status: str
+    weight_residency: str
+    """The mode it was loaded in; an edit since then is not in it."""
     resident: int | None
     locked: int | None
 
@@ -129,6 +131,7 @@ def running(loaded: LoadedModel, model: Model | None, ledger: Ledger | None) -> 
         context_length=ready.n_ctx if ready else loaded.spec.load.n_ctx,
         pid=loaded.pid,
         status="ready" if ready else "loading",
+        weight_residency=loaded.spec.load.residency,
         resident=ledger.resident_bytes if ledger else None,
         locked=ledger.locked_bytes if ledger else None,
     )

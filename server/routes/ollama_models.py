@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import difflib
 from typing import Literal
 
 from fastapi import APIRouter
@@ -15,14 +14,16 @@ from manifests.edit import UNSET, apply_edit, shadowed
 from manifests.errors import ManifestError, UnknownKey
 from manifests.manifest import Manifest
 from manifests.names import parse_name
+from manifests.options import nearest
 from residency.ledger import Ledger
+from residency.modes import AVAILABLE
 from server.bodies import read_body
 from server.calls import LoadedModel
-from server.catalog import MODES, Model, refuse_unavailable
+from server.catalog import Model, refuse_unavailable
 from server.errors import ServingError
 from server.framing import json_response
 from server.routes.ollama_listing import Running, RunningList, Tags, running, shown, tag
-from server.routes.ollama_schema import CopyRequest, DeleteRequest, EditRequest, ShowRequest
+from server.routes.ollama_schema import CopyRequest, EditRequest, Named
 from server.services import Services, services_of
 from server.version import VERSION
 
@@ -44,7 +45,7 @@ async def tags(request: Request) -> Response:
 
 @router.post("/show")
 async def show(request: Request) -> Response:
-    asked = await read_body(request, ShowRequest)
+    asked = await read_body(request, Named)
     return json_response(shown(await services_of(request).catalog.model(asked.model_name)))
 
 
@@ -72,7 +73,6 @@ async def edit(request: Request) -> Response:
     _refuse_unknown(asked)
     services = services_of(request)
     name = parse_name(asked.model)
-    before = await services.catalog.model(asked.model)
     if asked.template:
         await services.templates.check(asked.template)
     refuse_unavailable(asked.loader.get("weight_residency"), "loader.weight_residency")
@@ -85,17 +85,17 @@ async def edit(request: Request) -> Response:
             asked.parameters,
             system=asked.system if "system" in asked.model_fields_set else UNSET,
             template=asked.template if "template" in asked.model_fields_set else UNSET,
-            modes=MODES,
+            modes=AVAILABLE,
         )
         changed.extend(keys)
         return after
 
     manifest = await asyncio.to_thread(services.store.edit, name, change)
     if asked.reload:
-        await services.core.unload(before.name)
+        await services.core.unload(str(name))
     return json_response(
         {
-            "model": before.name,
+            "model": str(name),
             "manifest": manifest.model_dump(mode="json", exclude_none=True),
             "applies": {key: _applies(manifest, key) for key in changed},
         }
@@ -105,8 +105,7 @@ async def edit(request: Request) -> Response:
 def _refuse_unknown(asked: EditRequest) -> None:
     known = list(EditRequest.model_fields)
     for key in asked.model_extra or {}:
-        near = difflib.get_close_matches(key[:100], known, n=1)
-        raise UnknownKey(key, near[0] if near else None, known)
+        raise UnknownKey(key, nearest(key, known), known)
 
 
 def _applies(manifest: Manifest, key: str) -> Applies:
@@ -127,7 +126,7 @@ async def copy(request: Request) -> Response:
 @router.delete("/delete")
 async def delete(request: Request) -> Response:
     """The manifest first, so that no request loads it again; then the loaded model."""
-    asked = await read_body(request, DeleteRequest)
+    asked = await read_body(request, Named)
     services = services_of(request)
     name = parse_name(asked.model_name)
     await asyncio.to_thread(services.store.delete, name)

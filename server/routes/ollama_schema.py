@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, model_validator
 
-from server.bodies import Schema
 from server.durations import ALLOWED, parse_keep_alive
 from server.errors import BadRequest
 from server.sampling import SamplingFields
+from server.schema import Schema
 
 
 def _keep_alive(value: Any) -> float | None:
@@ -56,7 +56,8 @@ class Generating(Named):
     tools: Any = None
     think: Any = None
 
-    def refuse_unsupported(self) -> None:
+    @model_validator(mode="after")
+    def refuse_unsupported(self) -> Self:
         """Raises BadRequest naming the first field that asks for what is not there."""
         if self.format not in (None, ""):
             raise BadRequest("format is not supported", param="format")
@@ -68,6 +69,7 @@ class Generating(Named):
         for field in ("images", "suffix"):
             if extra.get(field) not in (None, [], ""):
                 raise BadRequest(f"{field} is not supported", param=field)
+        return self
 
 
 class GenerateRequest(Generating):
@@ -90,18 +92,11 @@ class OllamaMessage(BaseModel):
 class ChatRequest(Generating):
     messages: list[OllamaMessage] = Field(default_factory=list, max_length=10_000)
 
-    def refuse_unsupported(self) -> None:
-        super().refuse_unsupported()
+    @model_validator(mode="after")
+    def refuse_images(self) -> Self:
         if any(message.images for message in self.messages):
             raise BadRequest("images is not supported", param="messages")
-
-
-class ShowRequest(Named):
-    verbose: bool | None = False
-
-
-class DeleteRequest(Named):
-    pass
+        return self
 
 
 class CopyRequest(Schema):

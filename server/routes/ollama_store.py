@@ -19,13 +19,14 @@ from manifests.create import pull_local
 from manifests.errors import ManifestError
 from manifests.modelfile import parse_modelfile
 from manifests.names import parse_name
+from residency.modes import AVAILABLE
 from server.background import Background
 from server.bodies import read_body
-from server.catalog import MODES, refuse_unavailable
+from server.catalog import refuse_unavailable
 from server.errors import BadRequest, ServingError
 from server.failures import as_serving_error, ollama_error
 from server.framing import NDJSON, json_response, ndjson
-from server.modelfiles import modelfile_of
+from server.routes.ollama_modelfile import modelfile_of
 from server.routes.ollama_schema import CreateRequest, PullRequest
 from server.services import services_of
 from server.streams import LiveStream, while_connected
@@ -74,8 +75,7 @@ async def create(request: Request) -> Response:
     asked = await read_body(request, CreateRequest)
     services = services_of(request)
     name = parse_name(asked.model_name)
-    text = modelfile_of(asked)
-    modelfile = await asyncio.to_thread(parse_modelfile, text)
+    modelfile = await asyncio.to_thread(parse_modelfile, modelfile_of(asked))
     refuse_unavailable(modelfile.loader.weight_residency, "PARAMETER weight_residency")
     if modelfile.template:
         await services.templates.check(modelfile.template)
@@ -86,7 +86,7 @@ async def create(request: Request) -> Response:
     def work(report: Report) -> None:
         report(Status("reading the Modelfile"))
         progress = _bytes(report, f"copying {modelfile.from_}")
-        create_model(services.store, name, text, base, MODES, progress)
+        create_model(services.store, name, modelfile, base, AVAILABLE, progress)
 
     return await _run(request, work, asked.stream)
 
@@ -116,14 +116,13 @@ async def _run(request: Request, work: Callable[[Report], None], stream: bool | 
     """Streams the progress; an error before the first bytes are copied has its own status."""
     background: Background[Status] = Background(services_of(request).long_work, work)
     reports = background.progress()
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(contextlib.aclosing(background))
         early = await while_connected(request, _until_copying(reports))
         if stream is False:
             await while_connected(request, _exhaust(reports))
             return json_response(Status("success"))
-    except BaseException:
-        await background.aclose()
-        raise
+        stack.pop_all()
     return LiveStream(_frames(early, reports), background, NDJSON)
 
 

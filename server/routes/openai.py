@@ -72,7 +72,6 @@ async def show_model(request: Request, name: str) -> Response:
 @router.post("/chat/completions")
 async def chat_completions(request: Request) -> Response:
     asked = await read_body(request, ChatRequest)
-    asked.refuse_unsupported()
     services = services_of(request)
     model = await services.catalog.model(asked.model)
     messages = [
@@ -87,7 +86,6 @@ async def chat_completions(request: Request) -> Response:
 @router.post("/completions")
 async def completions(request: Request) -> Response:
     asked = await read_body(request, CompletionRequest)
-    asked.refuse_unsupported()
     services = services_of(request)
     model = await services.catalog.model(asked.model)
     job = _job(model, asked, asked.prompt, "/v1/completions")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, model_validator
 
 from server.errors import BadRequest
 from server.sampling import SamplingFields
 
 MAX_CALLS = 64
+# Of one prompt.
+MAX_TOKEN_IDS = 1 << 20
 _INT32_MAX = 2**31 - 1
 
 # Field -> the values that ask for nothing. Anything else would be silently not done.
@@ -56,21 +58,23 @@ def _part(part: Any) -> str:
 
 def _prompts(value: Any) -> list[str | list[int]]:
     """One prompt or many, each text or token ids."""
-    if isinstance(value, str) or _is_tokens(value):
-        return [value]
-    if (
-        isinstance(value, list)
-        and value
-        and all(isinstance(p, str) or _is_tokens(p) for p in value)
-    ):
-        return value
+    prompts = [value] if isinstance(value, str) or _is_tokens(value) else value
+    if isinstance(prompts, list) and prompts:
+        if len(prompts) > MAX_CALLS:
+            raise ValueError(f"{len(prompts)} prompts, at most {MAX_CALLS} are allowed")
+        if all(isinstance(p, str) or _is_tokens(p) for p in prompts):
+            return prompts
     raise ValueError("must be a string, a list of strings, a list of token ids or a list of those")
 
 
 def _is_tokens(value: Any) -> bool:
-    if not isinstance(value, list) or not value:
+    """Whether it is a list of token ids. Raises ValueError if they are too many."""
+    if not isinstance(value, list) or not value or type(value[0]) is not int:
         return False
-    return all(type(token) is int and 0 <= token <= _INT32_MAX for token in value)
+    if len(value) > MAX_TOKEN_IDS:
+        raise ValueError(f"{len(value)} token ids, at most {MAX_TOKEN_IDS} are allowed")
+    # Quicker than a loop, and the event loop may wait for it.
+    return set(map(type, value)) == {int} and min(value) >= 0 and max(value) <= _INT32_MAX
 
 
 class Message(BaseModel):
@@ -100,7 +104,8 @@ class CompletionFields(SamplingFields):
     def limit(self) -> int | None:
         return self.max_tokens
 
-    def refuse_unsupported(self) -> None:
+    @model_validator(mode="after")
+    def refuse_unsupported(self) -> Self:
         """Raises BadRequest naming the first field that asks for what is not there."""
         for name, value in (self.model_extra or {}).items():
             allowed = _REFUSED.get(name)
@@ -108,6 +113,7 @@ class CompletionFields(SamplingFields):
                 type(value) is type(nothing) and value == nothing for nothing in allowed
             ):
                 raise BadRequest(f"{name} is not supported", param=name)
+        return self
 
 
 class ChatRequest(CompletionFields):

@@ -11,7 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from manifests.names import parse_name
-from server.errors import ServingError
+from server.calls import LoadedModel
+from server.errors import ModelNotFound, ServingError
 from server.framing import json_response
 from server.services import Services, services_of
 
@@ -25,7 +26,7 @@ async def all_models(request: Request) -> Response:
     rows = []
     for loaded in services.core.loaded():
         try:
-            rows.append(await _row(services, loaded.spec.name))
+            rows.append(await _row(services, loaded))
         except ServingError as error:
             rows.append({"model": loaded.spec.name, "error": error.message})
     return json_response({"models": rows})
@@ -34,9 +35,16 @@ async def all_models(request: Request) -> Response:
 @router.get("/{name:path}")
 async def one_model(request: Request, name: str) -> Response:
     """404 if it is not loaded: then it has no pages to tell of."""
-    return json_response(await _row(services_of(request), str(parse_name(name))))
+    services, wanted = services_of(request), str(parse_name(name))
+    for loaded in services.core.loaded():
+        if loaded.spec.name == wanted:
+            return json_response(await _row(services, loaded))
+    raise ModelNotFound(f"{wanted} is not loaded")
 
 
-async def _row(services: Services, name: str) -> dict[str, Any]:
+async def _row(services: Services, loaded: LoadedModel) -> dict[str, Any]:
+    """The mode is the one that the model was loaded in; an edit since then is not in it."""
+    name = loaded.spec.name
     ledger = await asyncio.to_thread(services.measures.ledger, name)
-    return {"model": name, **dataclasses.asdict(ledger)}
+    mode = loaded.spec.load.residency
+    return {"model": name, "weight_residency": mode, **dataclasses.asdict(ledger)}

@@ -18,7 +18,7 @@ from server.worker.native_log import NativeLog
 from server.worker.pinning import PinHook, advise_weights, pin_at_load
 from server.worker.refusals import LoadRefused
 from server.worker.request import Meters
-from server.worker.threads import default_threads
+from server.worker.threads import bounded_threads, default_threads
 from server.worker.weights import weight_map
 
 # llama.cpp counts cells and positions in 32 bits, and rounds up to 256 cells.
@@ -73,12 +73,13 @@ def context_options(message: Load) -> llama.ContextOptions:
     for name, size in (("n_batch", message.n_batch), ("n_ubatch", message.n_ubatch)):
         if not 1 <= size <= _MAX_CTX:
             raise LoadRefused(f"{name} is {size}: choose 1 to {_MAX_CTX}")
+    usable = default_threads()
     return llama.ContextOptions(
         n_ctx=max(message.n_ctx, _MIN_CTX) if message.n_ctx else 0,
         # A step takes a token of every slot at least.
         n_batch=max(message.n_batch, message.n_slots),
         n_ubatch=message.n_ubatch,
-        n_threads=message.n_threads if message.n_threads > 0 else default_threads(),
+        n_threads=bounded_threads(message.n_threads, usable) if message.n_threads > 0 else usable,
         n_seq_max=message.n_slots,
     )
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+
+logger = logging.getLogger("worker.threads")
+
+# More than a CPU's worth may help where threads wait for disk. Far more never answer: at each
+# barrier of a token every thread spins for its turn.
+_MOST_PER_CPU = 4
 
 
 def default_threads(root: Path = Path("/")) -> int:
@@ -15,6 +22,14 @@ def default_threads(root: Path = Path("/")) -> int:
 def threads_within(cpus: int, quota: float | None) -> int:
     # Rounded down: a thread beyond the quota gets all of them throttled at the next barrier.
     return cpus if quota is None else max(1, min(cpus, int(quota)))
+
+
+def bounded_threads(asked: int, usable: int) -> int:
+    """What to use of a number that someone set; usable CPUs, as default_threads counts them."""
+    most = _MOST_PER_CPU * usable
+    if asked > most:
+        logger.warning("n_threads %d is cut down to %d: %d CPUs may be used", asked, most, usable)
+    return min(asked, most)
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:

@@ -19,10 +19,19 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_address_comes_from_arguments_then_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert serve.address(["--log-level", "debug"]) == ("127.0.0.1", 8080)
+    assert serve.address([]) == ("127.0.0.1", 8080)
     monkeypatch.setenv("CORRAL_PORT", "9000")
     assert serve.address([]) == ("127.0.0.1", 9000)
     assert serve.address(["--port=9001", "--host", "0.0.0.0"]) == ("0.0.0.0", 9001)
+
+
+@pytest.mark.parametrize("argument", ["--prot=1", "--port=high", "model.gguf"])
+def test_a_wrong_argument_is_told_before_anything_is_built(
+    argument: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        serve.main([argument])
+    assert argument.rsplit("=", maxsplit=1)[-1] in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

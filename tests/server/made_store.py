@@ -22,6 +22,7 @@ def manifest(template: str | None) -> Manifest:
         bos_token="<s>",
         eos_token="</s>",
         weight_bytes=900,
+        metadata={"llama.rope.freq_base": 10000.0, "llama.context_length": 8192},
     )
     blob = Blob(digest="sha256-" + "0" * 64, size=1000, filename="m.gguf")
     return Manifest(blobs=(blob,), details=details, created_at=moment, modified_at=moment)

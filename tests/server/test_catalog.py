@@ -72,12 +72,16 @@ async def test_each_rung_shadows_the_next(store: Store, settings: Settings) -> N
     assert await residency() == ("pinned", "modelfile")
 
 
-async def test_an_unknown_mode_in_a_file_is_logged_once_and_the_default_holds(
-    store: Store, settings: Settings, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("rung", ["environment", "manifest"])
+async def test_an_unknown_mode_is_logged_once_and_the_default_holds(
+    store: Store, settings: Settings, caplog: pytest.LogCaptureFixture, rung: str
 ) -> None:
-    path = store.root / "manifests" / "chatty" / "latest.json"
-    stored = json.loads(path.read_text())
-    path.write_text(json.dumps({**stored, "loader": {"weight_residency": "eagre"}}))
+    if rung == "manifest":
+        path = store.root / "manifests" / "chatty" / "latest.json"
+        stored = json.loads(path.read_text())
+        path.write_text(json.dumps({**stored, "loader": {"weight_residency": "eagre"}}))
+    else:
+        settings, _ = Settings.from_environ({"CORRAL_WEIGHT_RESIDENCY": "eagre"})
     catalog = Catalog(store, settings)
     with caplog.at_level(logging.WARNING, "corral.catalog"):
         for _ in range(3):

@@ -68,9 +68,10 @@ def test_ps_has_resident_and_locked(
     core.models.append(LoadedModel(specs[1], 4712, None, 0, 0, None))
     assert corral("ps") == 0
     header, ready, loading = capsys.readouterr().out.splitlines()
-    assert header.split() == ["NAME", "PID", "SIZE", "RESIDENT", "LOCKED", "CONTEXT", "UNTIL"]
-    assert ready.split("   ")[3].strip() == "7 B"
-    assert ready.split()[1:9] == ["4711", "1.2", "KB", "7", "B", "3", "B", "4096"]
+    assert header.split() == [
+        *("NAME", "PID", "SIZE", "MODE", "RESIDENT", "LOCKED", "CONTEXT", "UNTIL")
+    ]
+    assert ready.split()[1:10] == ["4711", "1.2", "KB", "eager", "7", "B", "3", "B", "4096"]
     assert loading.endswith("loading")
     assert "?" in loading
 
@@ -98,6 +99,9 @@ def test_edit_sorts_keys_into_sections(
     assert corral("edit", "chatty", "loader.weight_residency=", "system=") == 0
     stored = store.get(parse_name("chatty"))
     assert (stored.loader.weight_residency, stored.system) == (None, None)
+    assert corral("edit", "chatty", "num_ctx=64", "--reload", "loader.num_thread=2") == 0
+    stored = store.get(parse_name("chatty"))
+    assert (stored.loader.n_ctx, stored.loader.n_threads) == (64, 2)
     assert corral("edit", "chatty", "temprature=1") == 1
     assert "temperature" in capsys.readouterr().err
     assert corral("edit", "chatty", "nothing") == 1
@@ -141,6 +145,10 @@ def test_run_chats_where_there_is_a_template(
     assert corral("run", "base", "Hi", "--keepalive", "5m") == 0
     assert [call.prompt for call in core.calls] == ["<user>Hi there<assistant>", "Hi"]
     assert core.calls[1].spec.keep_alive == 300
+    assert corral("run", "--keepalive", "10m", "base", "some", "--", "-x") == 0
+    assert corral("run", "base", "--keepalive", "10m", "some", "words") == 0
+    assert [call.prompt for call in core.calls[2:]] == ["some -x", "some words"]
+    assert core.calls[3].spec.keep_alive == 600
 
 
 def test_run_converses_over_standard_input(
@@ -153,11 +161,16 @@ def test_run_converses_over_standard_input(
     assert core.calls[1].prompt == "<user>one<assistant>Hello<user>two<assistant>"
 
 
-def test_residency(corral: Corral, capsys: pytest.CaptureFixture[str]) -> None:
+def test_residency(
+    corral: Corral, core: FakeCore, services: Services, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = asyncio.run(services.catalog.model("chatty")).spec()
+    core.models = [LoadedModel(spec, 4711, READY, 0, 0, None)]
     assert corral("residency", "chatty") == 0
     out = capsys.readouterr().out
-    assert "resident_bytes    7 B" in out
-    assert "anonymous_bytes   ?" in out
+    rows = dict(line.split(maxsplit=1) for line in out.splitlines()[1:])
+    assert rows["weight_residency"] == "eager"
+    assert (rows["resident_bytes"], rows["anonymous_bytes"]) == ("7 B", "?")
 
 
 def test_no_daemon_is_one_line(

@@ -412,6 +412,19 @@ async def test_close_lets_run_what_ends_in_time(tmp_path: Path) -> None:
     await close
 
 
+async def test_a_hurried_close_waits_for_no_request() -> None:
+    bench = Bench(grace=3600)
+    hangs = asyncio.create_task(events(bench.core, made_call(made_spec(), "hang")))
+    await bench.until(lambda: sum(each.running for each in bench.core.loaded()) == 1)
+    close = asyncio.create_task(bench.core.close())
+    with pytest.raises(ShuttingDown):
+        await bench.core.load(made_spec("late"))
+    bench.core.hurry()
+    await close
+    with pytest.raises(ShuttingDown):
+        await hangs
+
+
 async def test_close_tells_those_whose_time_is_over(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "corral.request")
     bench = Bench()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from fake_core import ENDED, FakeCore
 
 from server.app import build_app
+from server.background import WorkCancelled
 from server.calls import Begun, CallEvent, Text
+from server.routes import ollama_store
 from server.services import Services
 from server.streams import LiveStream
 
@@ -68,7 +71,7 @@ ROUTES = {"/v1/chat/completions": CHAT, "/api/generate": GENERATE}
 BEFORE: dict[str, list[CallEvent]] = {
     "queued": [],
     "prefill": [Begun(5, 0)],
-    "streaming": [Begun(5, 0), Text("Hel", 1)],
+    "streaming": [Begun(5, 0), Text("Hel")],
 }
 
 
@@ -90,13 +93,36 @@ async def test_hanging_up_cancels(
 
 
 async def test_hanging_up_cancels_all_of_n(services: Services, core: FakeCore) -> None:
-    core.script = [Begun(5, 0), Text("Hel", 1), NEVER()]
+    core.script = [Begun(5, 0), Text("Hel"), NEVER()]
     body = {**CHAT, "n": 3, "stream": True}
     client = Client(build_app(services), "/v1/chat/completions", body)
     await until(lambda: client.text.count("Hel") == 3)
     await client.hang_up()
     assert sorted(core.closed) == sorted(call.id for call in core.calls)
     await services.templates.close()
+
+
+async def test_hanging_up_ends_a_pull_before_its_first_line(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def pull(_store: Any, _name: Any, _path: Any, progress: Callable[[int, int], None]) -> None:
+        begun.set()
+        go.wait(5)
+        try:
+            progress(1, 1)
+        except WorkCancelled:
+            ended.set()
+            raise
+
+    monkeypatch.setattr(ollama_store, "pull_local", pull)
+    client = Client(build_app(services), "/api/pull", {"model": "new", "from": "/m.gguf"})
+    await until(begun.is_set)
+    hanging_up = asyncio.create_task(client.hang_up())
+    asyncio.get_running_loop().call_later(0.05, go.set)
+    await hanging_up
+    assert ended.is_set()
 
 
 async def test_a_stream_that_never_started_is_closed(core: FakeCore) -> None:
@@ -150,7 +176,7 @@ async def test_an_idle_stream_is_pinged_and_a_finished_one_is_not(core: FakeCore
 
 
 async def test_the_fake_ends_what_nobody_disturbs(services: Services, core: FakeCore) -> None:
-    core.script = [Begun(5, 0), Text("Hello", 3), ENDED]
+    core.script = [Begun(5, 0), Text("Hello"), ENDED]
     client = Client(build_app(services), "/v1/chat/completions", CHAT)
     await asyncio.wait_for(client.task, 5)
     assert '"Hello"' in client.text

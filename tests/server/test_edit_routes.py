@@ -8,11 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import gguf
 import httpx
-import numpy as np
 import pytest
 from fake_core import FakeCore
+from made_models import write_tiny
 
 from manifests.manifest import LoaderOptions, ModelfileLayer, Parameters
 from manifests.names import parse_name
@@ -20,20 +19,6 @@ from manifests.store import Store
 from server.background import Background, WorkCancelled
 
 CHATTY = parse_name("chatty")
-
-
-def write_model(path: Path) -> Path:
-    """A sound GGUF of one small tensor."""
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(64)
-    writer.add_embedding_length(32)
-    writer.add_block_count(1)
-    writer.add_tensor("blk.0.w", np.zeros((4, 32), np.float16))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 async def edit(client: httpx.AsyncClient, **body: Any) -> httpx.Response:
@@ -116,7 +101,7 @@ async def test_edit_of_an_unknown_model_is_404(client: httpx.AsyncClient) -> Non
 async def test_pull_stores_a_local_file_and_tells_its_progress(
     client: httpx.AsyncClient, store: Store, tmp_path: Path
 ) -> None:
-    path = write_model(tmp_path / "m.gguf")
+    path = write_tiny(tmp_path / "m.gguf")
     answer = await client.post("/api/pull", json={"model": "new", "from": str(path)})
     rows = [json.loads(line) for line in answer.text.splitlines()]
     assert rows[0] == {"status": "reading the header"}
@@ -197,7 +182,7 @@ async def test_create_from_parts(client: httpx.AsyncClient, store: Store) -> Non
 async def test_a_relative_from_starts_at_the_modelfiles_folder(
     client: httpx.AsyncClient, store: Store, tmp_path: Path
 ) -> None:
-    write_model(tmp_path / "m.gguf")
+    write_tiny(tmp_path / "m.gguf")
     answer = await create(client, modelfile="FROM ./m.gguf\n", base_dir=str(tmp_path))
     assert answer.status_code == 200, answer.text
     assert parse_name("made") in store.names()

@@ -80,6 +80,7 @@ def test_a_loaded_model_is_described_in_full(file: Path) -> None:
         'corral_huge_bytes{kind="file",} 40.0',
         "corral_major_faults_total 10.0",
         'corral_residency_probe_info{,source="mincore"} 1.0',
+        'corral_weight_residency_info{mode="eager",} 1.0',
     }
     metrics.show([], {})
 
@@ -110,7 +111,7 @@ def test_a_model_that_loads_has_no_weights_yet_and_does_not_count_as_loaded(file
     metrics = showing([loaded("m", file, ready=False)], {"m": LEDGER})
     text = samples(metrics, "m")
     assert "corral_process_rss_bytes 20.0" in text
-    assert not any("weight" in line or "load_seconds" in line for line in text)
+    assert not any("weight_bytes" in line or "load_seconds" in line for line in text)
     assert metrics.registry.get_sample_value("corral_models_loaded") == 0
     metrics.show([loaded("m", file)], {})
     assert metrics.registry.get_sample_value("corral_models_loaded") == 1
@@ -185,6 +186,7 @@ def test_the_contract_names_every_metric_and_each_has_a_help_text() -> None:
             "corral_process_rss_bytes",
             "corral_huge_bytes",
             "corral_touched_bytes",
+            "corral_weight_residency_info",
             "corral_residency_probe_info",
             "corral_major_faults_total",
             "corral_pin_failures_total",

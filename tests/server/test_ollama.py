@@ -46,6 +46,12 @@ async def test_generate_whole(client: httpx.AsyncClient) -> None:
     assert (body["response"], body["done"], body["eval_count"]) == ("Hello", True, 3)
 
 
+async def test_a_system_text_needs_a_template_to_stand_in(client: httpx.AsyncClient) -> None:
+    answer = await generate(client, prompt="Hi", model="base", system="Be brief.")
+    assert answer.status_code == 400
+    assert "base:latest has no chat template" in answer.json()["error"]
+
+
 async def test_generate_shapes_the_prompt_as_asked(
     client: httpx.AsyncClient, core: FakeCore
 ) -> None:
@@ -95,7 +101,7 @@ async def test_chat_streams_messages(client: httpx.AsyncClient, core: FakeCore) 
 async def test_an_error_in_mid_stream_is_the_last_line(
     client: httpx.AsyncClient, core: FakeCore
 ) -> None:
-    core.script = [Begun(5, 0), Text("Hel", 1), WorkerDied("killed")]
+    core.script = [Begun(5, 0), Text("Hel"), WorkerDied("killed")]
     answer = await generate(client, prompt="Hi")
     assert answer.status_code == 200
     assert lines(answer)[-1] == {"error": "killed"}
@@ -114,6 +120,7 @@ async def test_an_error_in_mid_stream_is_the_last_line(
         ({"images": ["x"]}, "images"),
         ({"suffix": "x"}, "suffix"),
         ({"template": "{% if %}"}, "template"),
+        ({"template": "{{ .Prompt }}"}, "Go's template"),
         ({"prompt": 5}, "prompt"),
         ({"model": "", "name": ""}, "model"),
     ],
@@ -150,6 +157,8 @@ async def test_show_tells_options_with_their_source(client: httpx.AsyncClient) -
     assert shown["effective"]["weight_residency"] == {"value": "eager", "source": "default"}
     assert shown["effective"]["n_ctx"] == {"value": 4096, "source": "default"}
     assert shown["model_info"]["llama.context_length"] == 8192
+    assert shown["model_info"]["llama.rope.freq_base"] == 10000.0
+    assert shown["model_info"]["general.parameter_count"] == 135_000_000
     assert shown["capabilities"] == ["completion"]
     assert shown["template"].startswith("{% for m in messages %}")
     assert (await client.post("/api/show", json={"name": "nobody"})).status_code == 404

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ from manifests.store import Store
 from server.calls import Begun, Ended, Text
 from server.errors import QueueFull, WorkerDied
 from server.protocol import Sampling
+from server.routes.openai_schema import CompletionRequest
 
 ASK: dict[str, Any] = {"model": "chatty", "messages": [{"role": "user", "content": "Hi"}]}
 
@@ -160,7 +162,7 @@ async def test_content_parts_are_joined(client: httpx.AsyncClient, core: FakeCor
         ({"max_tokens": 10**30}, "max_tokens"),
         ({"seed": 2**70}, "seed"),
         ({"stop": 5}, "stop"),
-        ({"stop": ["x"] * 33}, "stop"),
+        ({"stop": ["x"] * 65}, "stop"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"logit_bias": {"1": 101}}, "logit_bias"),
         ({"messages": []}, "messages"),
@@ -225,6 +227,62 @@ async def test_a_body_has_a_size(client: httpx.AsyncClient) -> None:
     assert "33554432" in answer.json()["error"]["message"]
 
 
+async def test_a_large_body_is_read_beside_the_event_loop(
+    client: httpx.AsyncClient, core: FakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    real = CompletionRequest.model_validate_json
+
+    def noted(body: bytes) -> CompletionRequest:
+        threads.append(threading.current_thread().name)
+        return real(body)
+
+    monkeypatch.setattr(CompletionRequest, "model_validate_json", noted)
+    for size in (1 << 10, 1 << 20):
+        answer = await client.post("/v1/completions", json={"model": "base", "prompt": "x" * size})
+        assert answer.status_code == 200, answer.text
+    assert threads[0] == "MainThread"
+    assert threads[1] != "MainThread"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "status", "words"),
+    [
+        ([1] * ((1 << 20) + 1), 400, "1048577 token ids, at most 1048576"),
+        ([1] * ((2 << 20) + 2), 413, "2097152 values"),
+        (["x"] * 65, 400, "65 prompts, at most 64"),
+        ([1, True], 400, "token ids"),
+        ([1, 2**31], 400, "token ids"),
+        ([-1], 400, "token ids"),
+        ([1, "x"], 400, "token ids"),
+        ([[]], 400, "token ids"),
+    ],
+    ids=range(8),
+)
+async def test_prompts_are_bounded(
+    client: httpx.AsyncClient, prompt: list[object], status: int, words: str
+) -> None:
+    answer = await client.post("/v1/completions", json={"model": "base", "prompt": prompt})
+    assert answer.status_code == status
+    assert words in answer.json()["error"]["message"]
+
+
+async def test_a_request_may_ask_for_what_a_model_may_set(
+    client: httpx.AsyncClient, core: FakeCore
+) -> None:
+    edge = {
+        "presence_penalty": 3,
+        "frequency_penalty": -100,
+        "top_k": 2**31 - 1,
+        "stop": ["x"] * 64,
+    }
+    Parameters.model_validate({**edge, "seed": 2**40})
+    assert (await chat(client, **edge, seed=2**40)).status_code == 200
+    await chat(client, stop=["", "x"])
+    await chat(client, stop="")
+    assert [len(call.stop) for call in core.calls] == [64, 1, 0]
+
+
 async def test_chat_without_a_template_says_what_to_do(client: httpx.AsyncClient) -> None:
     answer = await chat(client, model="base")
     assert answer.status_code == 400
@@ -252,7 +310,7 @@ async def test_an_error_before_the_first_byte_has_its_status(
 async def test_an_error_after_the_first_byte_is_an_event(
     client: httpx.AsyncClient, core: FakeCore
 ) -> None:
-    core.script = [Begun(5, 0), Text("Hel", 1), WorkerDied("killed by signal 9")]
+    core.script = [Begun(5, 0), Text("Hel"), WorkerDied("killed by signal 9")]
     answer = await chat(client, stream=True)
     assert answer.status_code == 200
     last = events(answer.text)[-1]

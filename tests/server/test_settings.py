@@ -53,8 +53,8 @@ def test_every_variable() -> None:
     )
     assert settings.loader_environment() == {
         "weight_residency": "lazy",
-        "n_ctx": "2048",
-        "num_parallel": "4",
+        "n_ctx": 2048,
+        "num_parallel": 4,
     }
 
 
@@ -68,10 +68,15 @@ def test_every_variable() -> None:
         ("CORRAL_MAX_QUEUE", "0", "1 to"),
         ("CORRAL_NUM_PARALLEL", "257", "1 to 256"),
         ("CORRAL_CONTEXT_LENGTH", "4k", "whole number"),
+        ("CORRAL_CONTEXT_LENGTH", "16777217", "0 to 16777216"),
         ("CORRAL_KEEP_ALIVE", "soon", "duration"),
         ("CORRAL_LOG_LEVEL", "loud", "debug, info, warning, error"),
         ("CORRAL_CORS_ORIGINS", "example.com", "http://"),
         ("CORRAL_CORS_ORIGINS", "http://x/path", "http://"),
+        ("CORRAL_CORS_ORIGINS", "http://x?query", "http://"),
+        ("CORRAL_CORS_ORIGINS", "http://[", "http://"),
+        ("CORRAL_CORS_ORIGINS", "http://x:99999", "http://"),
+        ("CORRAL_CORS_ORIGINS", "http://x,http://", "http://"),
     ],
 )
 def test_a_bad_value_names_variable_value_and_what_is_allowed(
@@ -99,6 +104,7 @@ def test_a_misspelt_variable_is_named_with_the_nearest() -> None:
 
 def test_what_others_read_is_no_misspelling() -> None:
     assert read(CORRAL_CACHE="/c", CORRAL_TEST_SMOLLM2="/m")[1] == []
+    assert len(read(CORRAL_BUILD_JOBS="2")[1]) == 1, "nothing reads it"
 
 
 def test_a_budget_has_no_effect_and_a_warning_says_so() -> None:
@@ -107,15 +113,18 @@ def test_a_budget_has_no_effect_and_a_warning_says_so() -> None:
     assert all("no effect in this version" in warning for warning in warnings)
 
 
-def test_an_unknown_mode_falls_back_with_the_list() -> None:
-    settings, (warning,) = read(CORRAL_WEIGHT_RESIDENCY="eagre")
-    assert settings.weight_residency is None
-    assert "eagre" in warning
-    assert "lazy_then_pin_resident" in warning
-
-
-def test_a_mode_of_a_later_version_is_kept_to_be_refused_at_load() -> None:
-    assert read(CORRAL_WEIGHT_RESIDENCY="resident")[0].weight_residency == "resident"
+@pytest.mark.parametrize(
+    ("mode", "parts"),
+    [
+        ("resident", ("'resident' is not in this version", "'pinned'", "will not load")),
+        ("lazzy", ("'lazzy'", "eager, lazy, pinned", "get 'eager'")),
+    ],
+)
+def test_a_mode_that_no_model_can_get_is_told_at_start(mode: str, parts: tuple[str, ...]) -> None:
+    settings, (warning,) = read(CORRAL_WEIGHT_RESIDENCY=mode)
+    assert settings.weight_residency == mode
+    for part in ("CORRAL_WEIGHT_RESIDENCY", *parts):
+        assert part in warning
 
 
 def test_an_empty_variable_is_unset() -> None:
@@ -145,7 +154,9 @@ def test_keep_alive_as_ollama_writes_it(text: str | float, seconds: float) -> No
     assert parse_keep_alive(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "m", "5 m", "5x", "--5m", "1h-5m", "nan", float("inf")])
+@pytest.mark.parametrize(
+    "text", ["", "m", "5 m", "5x", "--5m", "1h-5m", "nan", float("inf"), 10**400]
+)
 def test_what_is_no_duration(text: str | float) -> None:
     with pytest.raises(ValueError, match="allowed: seconds"):
         parse_keep_alive(text)

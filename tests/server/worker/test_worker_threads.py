@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from server.worker.threads import cpu_quota, threads_within
+from server.worker.threads import bounded_threads, cpu_quota, threads_within
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -64,3 +64,10 @@ def test_the_tightest_quota_counts(case: str, tmp_path: Path) -> None:
 )
 def test_threads(cpus: int, quota: float | None, threads: int) -> None:
     assert threads_within(cpus, quota) == threads
+
+
+def test_far_more_threads_than_cpus_are_cut_down(caplog: pytest.LogCaptureFixture) -> None:
+    assert [bounded_threads(asked, 2) for asked in (1, 3, 8)] == [1, 3, 8]
+    assert caplog.records == []
+    assert bounded_threads(512, 2) == 8
+    assert caplog.messages == ["n_threads 512 is cut down to 8: 2 CPUs may be used"]
