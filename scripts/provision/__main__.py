@@ -4,7 +4,10 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-COMMANDS = ("build_llama", "check", "image_build", "import_model", "lock", "serve", "test")
+COMMANDS = (
+    *("bench_serving", "build_llama", "check", "image_build", "import_model", "lock", "serve"),
+    "test",
+)
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from provision.paths import LOCKS, NATIVE, cache_dir
 from provision.run import logged, say
 
 _PIN = NATIVE / "llama-cpp-python.lock"
-_BUILD_LOCK = LOCKS / "build.txt"
+BUILD_LOCK = LOCKS / "build.txt"
 
 # cmake also installs a second copy of the libraries, headers and cmake files beside the
 # package, and each library under three names. The loader needs two of these names.
@@ -26,7 +26,7 @@ _NOT_IN_WHEEL = "lib/**;include/**;bin/**;llama_cpp/lib/*.so.*.*.*"
 
 def wheel(*, portable: bool) -> Path:
     """The wheel for this checkout and machine: from the cache, or built into it."""
-    inputs = gather(NATIVE, _BUILD_LOCK, portable=portable)
+    inputs = gather(NATIVE, BUILD_LOCK, portable=portable)
     folder = cache_dir() / "wheels" / inputs.key()
     if not folder.exists():
         with cache.locked(cache_dir()) as scratch:
@@ -37,16 +37,30 @@ def wheel(*, portable: bool) -> Path:
 
 
 def _build(inputs: Inputs, scratch: Path, folder: Path) -> None:
-    pin = read_pin(_PIN)
-    tree = _unpack(_source(pin, scratch), scratch / "tree")
-    for patch in patches.series(NATIVE):
-        say(f"applying {patch.name}")
-        patches.apply_file(patch, tree)
-    _set_version(tree, local_version(pin, inputs.key()))
+    tree = patched_source(scratch)
+    _set_version(tree, local_version(read_pin(_PIN), inputs.key()))
     out = scratch / "out"
     _compile(inputs, tree, out)
     (out / "inputs.json").write_text(json.dumps(asdict(inputs), indent=2))
     cache.put(out, folder)
+
+
+def patched_source(scratch: Path) -> Path:
+    """The pinned source with the series applied, in the scratch folder of a held cache."""
+    tree = _unpack(_source(read_pin(_PIN), scratch), scratch / "tree")
+    for patch in patches.series(NATIVE):
+        say(f"applying {patch.name}")
+        patches.apply_file(patch, tree)
+    return tree
+
+
+def compile_environment(inputs: Inputs, scratch: Path) -> dict[str, str]:
+    """The caller's variables, the build environment's cmake and ninja, the inputs' flags."""
+    return venvs.environment(_build_venv()) | {
+        "TMPDIR": str(scratch),  # the objects too belong beside the source, not in /tmp
+        "CFLAGS": " ".join((*inputs.compile_flags, inputs.user.get("CFLAGS", ""))),
+        "CXXFLAGS": " ".join((*inputs.compile_flags, inputs.user.get("CXXFLAGS", ""))),
+    }
 
 
 def check_series() -> None:
@@ -68,9 +82,9 @@ def check_series() -> None:
 
 
 def _build_venv() -> Path:
-    venv = cache_dir() / f"build-{sha256(_BUILD_LOCK)[:12]}-python{python_version()}"
+    venv = cache_dir() / f"build-{sha256(BUILD_LOCK)[:12]}-python{python_version()}"
     venvs.ensure(venv)
-    venvs.install_lock(venv, _BUILD_LOCK)
+    venvs.install_lock(venv, BUILD_LOCK)
     return venv
 
 
@@ -117,17 +131,11 @@ def _set_version(tree: Path, version: str) -> None:
 
 
 def _compile(inputs: Inputs, tree: Path, out: Path) -> None:
-    venv = _build_venv()
     log = cache_dir() / f"build-{inputs.key()[:12]}.log"
     say(f"compiling llama.cpp, minutes (log: {log})")
-    user = inputs.user
-    env = venvs.environment(venv) | {
-        "TMPDIR": str(tree.parent),  # the objects too belong beside the source, not in /tmp
-        "CMAKE_ARGS": " ".join((*inputs.cmake, user.get("CMAKE_ARGS", ""))),
-        "CFLAGS": " ".join((*inputs.compile_flags, user.get("CFLAGS", ""))),
-        "CXXFLAGS": " ".join((*inputs.compile_flags, user.get("CXXFLAGS", ""))),
-    }
-    pip = (venvs.python(venv), "-m", "pip", "--disable-pip-version-check")
+    cmake_args = " ".join((*inputs.cmake, inputs.user.get("CMAKE_ARGS", "")))
+    env = compile_environment(inputs, tree.parent) | {"CMAKE_ARGS": cmake_args}
+    pip = (venvs.python(_build_venv()), "-m", "pip", "--disable-pip-version-check")
     how = (
         "--no-deps",
         "--no-build-isolation",

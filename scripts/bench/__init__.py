@@ -1,0 +1,1 @@
+"""Measures OpenAI-style servers side by side: paired rounds, fresh processes, fresh pages."""

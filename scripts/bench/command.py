@@ -1,0 +1,104 @@
+"""One run: the model stored once, the rounds, then the table, the JSON and the picture."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+
+from bench.contenders import MODEL_NAME, Contender, Corral, LlamaServer, Remote, Setup
+from bench.options import Options, parse
+from bench.picture import picture
+from bench.plan import plan
+from bench.rounds import Bench, Visit
+from bench.summary import Line, odd_requests, summarise
+from bench.table import table
+from manifests.create import pull_local
+from manifests.edit import apply_edit
+from manifests.errors import ManifestError
+from manifests.manifest import Manifest
+from manifests.names import parse_name
+from manifests.store import Store
+from provision.failure import Failure
+from provision.paths import cache_dir
+from provision.run import say
+
+
+def main(argv: list[str]) -> int:
+    options = parse(argv)
+    scenarios = plan(options)
+    # Beside the other caches: /tmp may be in memory, and its files have no pages to drop.
+    cache_dir().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=cache_dir()) as folder:
+        setup = _store(options, Path(folder))
+        contenders = _contenders(options, setup)
+        visits = Bench(scenarios, options.seed).run(contenders, options.rounds)
+    lines = summarise(scenarios, [each.name for each in contenders], visits)
+    about = _about(options, contenders, visits)
+    print(f"\n{table(lines)}\n")
+    print("\n".join(f"- {line}" for line in about))
+    _write(options, lines, visits, about)
+    return 0
+
+
+def _store(options: Options, home: Path) -> Setup:
+    """The model in a store of its own, with the number of threads. Raises Failure."""
+
+    def with_threads(manifest: Manifest) -> Manifest:
+        return apply_edit(manifest, {"n_threads": options.threads}, None, modes=())[0]
+
+    say(f"storing {options.model}")
+    store, name = Store(home), parse_name(MODEL_NAME)
+    try:
+        pull_local(store, name, Path(options.model))
+        manifest = store.edit(name, with_threads)
+    except ManifestError as error:
+        raise Failure(f"{options.model}: {error}") from error
+    if len(manifest.blobs) > 1:
+        raise Failure(f"{options.model}: split models cannot be measured; join its parts first")
+    model = store.blob_path(manifest.blobs[0].digest)
+    return Setup(model, home, options.threads, options.slots, options.n_ctx)
+
+
+def _contenders(options: Options, setup: Setup) -> list[Contender]:
+    """Ours first, then the one that the marks are about."""
+    contenders: list[Contender] = [Corral(setup, options.residency)]
+    if options.starts_llama_server:
+        if options.llama_server is None:
+            raise Failure("--llama-server PROGRAM is missing; scripts/bench_serving builds one")
+        contenders.append(LlamaServer(setup, options.llama_server))
+        if options.no_repack:
+            contenders.append(LlamaServer(setup, options.llama_server, repack=False))
+    return [*contenders, *(Remote(name, url) for name, url in options.urls)]
+
+
+def _about(options: Options, contenders: Sequence[Contender], visits: Sequence[Visit]) -> list[str]:
+    """What a reader has to know to believe the figures."""
+    share = median(visit.client_share for visit in visits)
+    rounds = "1 round" if options.rounds == 1 else f"{options.rounds} rounds"
+    return [
+        f"{Path(options.model).name}; {rounds}; {options.threads} threads, "
+        f"{options.slots} slots and {options.n_ctx} KV cells for each server; seed {options.seed}",
+        *(f"{each.name}: {each.describe()}" for each in contenders),
+        f"the client took {100 * share:.1f} % of one core",
+        *(f"note: {note}" for note in odd_requests(visits)),
+    ]
+
+
+def _write(
+    options: Options, lines: Sequence[Line], visits: Sequence[Visit], about: Sequence[str]
+) -> None:
+    if options.json:
+        result = {
+            "about": list(about),
+            "seed": options.seed,
+            "summary": [asdict(line) for line in lines],
+            "visits": [asdict(visit) for visit in visits],
+        }
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    if options.svg:
+        title = f"{Path(options.model).name}, {options.threads} threads, {options.rounds} rounds"
+        options.svg.write_text(picture(lines, title))
