@@ -16,6 +16,8 @@ import msgspec
 MAX_FRAME_BYTES = 64 << 20
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
+CacheType = Literal["f16", "q8_0", "q4_0"]
+FlashAttention = Literal["auto", "on", "off"]
 
 
 class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,6 +35,23 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tokens the penalties look back on; -1 is the whole context, 0 none."""
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    dry_multiplier: float = 0.0
+    """0 is off."""
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = 64
+    """Tokens that are searched for repetitions; -1 is the whole context, 0 none."""
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    """A repetition does not reach over these."""
+    xtc_probability: float = 0.0
+    """0 is off."""
+    xtc_threshold: float = 0.1
+    mirostat: int = 0
+    """1 or 2: that version draws, in the place of all samplers but bias and temperature."""
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    grammar: str = ""
+    """GBNF that the answer has to follow; empty: any text."""
     seed: int | None = None
     """Of 32 bits; None draws a fresh seed for the request."""
     logit_bias: dict[int, float] = {}
@@ -53,10 +72,17 @@ class Load(msgspec.Struct, frozen=True, tag=True):
     """KV cells of the whole context, shared by the slots; 0 takes the model's own."""
     n_batch: int
     n_ubatch: int
+    prefill_slice: int
+    """Prompt tokens that a step takes at most while a slot decodes."""
     n_threads: int
     """0 chooses from the CPUs and the cgroup's quota."""
     n_gpu_layers: int
     n_slots: int
+    type_k: CacheType
+    """How the KV cache stores keys, and type_v values."""
+    type_v: CacheType
+    flash_attn: FlashAttention
+    """auto: where the model and its devices support it."""
 
 
 class Generate(msgspec.Struct, frozen=True, tag=True):
@@ -71,6 +97,8 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
     """Tokens to generate at most; negative is until the context is full, 0 prefills only."""
     stop: list[str] = []
     ignore_eos: bool = False
+    logprobs: int | None = None
+    """How many of the likeliest tokens to tell beside each one drawn; None tells nothing."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
@@ -127,6 +155,23 @@ class Rejected(msgspec.Struct, frozen=True, tag=True):
     param: str | None = None
 
 
+class Likelihood(msgspec.Struct, frozen=True, array_like=True):
+    """A token and how likely it was."""
+
+    token: bytes
+    """Its text, perhaps part of a character."""
+    logprob: float
+    """Natural logarithm of its share, as the model gave it, before any sampler."""
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """One place in an answer."""
+
+    drawn: Likelihood
+    top: list[Likelihood]
+    """The likeliest, in that order; the drawn one may be among them."""
+
+
 class Piece(msgspec.Struct, frozen=True, array_like=True):
     """New text of one request: whole UTF-8, held back while it may begin a stop string."""
 
@@ -134,6 +179,8 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
     text: str
     n_tokens: int
     """Tokens sampled since this request's last piece."""
+    logprobs: list[TokenLogprobs] = []
+    """Of the tokens whose text begins in this piece, where they were asked for."""
 
 
 class Step(msgspec.Struct, frozen=True, tag=True):
@@ -161,6 +208,8 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     timings: Timings
     error: str | None = None
     """Set when reason is "error"."""
+    cached_tokens: int = 0
+    """Of the prompt: those that a slot had in its KV cells already."""
 
 
 class PinReport(msgspec.Struct, frozen=True, tag=True):

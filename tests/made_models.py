@@ -16,9 +16,11 @@ TOKENS = ("<unk>", "<s>", "</s>", "a", "b")
 
 
 @contextmanager
-def gguf_writer(path: Path, tensors_per_file: int = 0) -> Iterator[gguf.GGUFWriter]:
-    """A writer for a llama; the file, or the files named as splits, are whole after the block."""
-    writer = gguf.GGUFWriter(path, "llama", split_max_tensors=tensors_per_file)
+def gguf_writer(
+    path: Path, tensors_per_file: int = 0, architecture: str = "llama"
+) -> Iterator[gguf.GGUFWriter]:
+    """A writer; the file, or the files named as splits, are whole after the block."""
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=tensors_per_file)
     yield writer
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -87,6 +89,42 @@ def write_moe(
         for name, dims in _tensor_shapes(shape, vocabulary):
             writer.add_tensor(name, _random(name, dims))
     return sorted(path.parent.glob(f"{path.stem}*{path.suffix}"))
+
+
+def write_mamba(path: Path, tokenizer_of: Path) -> Path:
+    """A recurrent model of one layer with the tokenizer of another GGUF. Deterministic."""
+    width, inner, state, rank, kernel = 64, 128, 16, 4, 4
+    with gguf_writer(path, architecture="mamba") as writer:
+        writer.add_name("made-mamba")
+        writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
+        writer.add_context_length(512)
+        writer.add_embedding_length(width)
+        writer.add_block_count(1)
+        writer.add_feed_forward_length(0)
+        writer.add_head_count(0)
+        writer.add_ssm_conv_kernel(kernel)
+        writer.add_ssm_inner_size(inner)
+        writer.add_ssm_state_size(state)
+        writer.add_ssm_time_step_rank(rank)
+        writer.add_layer_norm_rms_eps(1e-5)
+        shapes: dict[str, tuple[int, ...]] = {
+            "token_embd.weight": (_copy_tokenizer(tokenizer_of, writer), width),
+            "output_norm.weight": (width,),
+            "blk.0.attn_norm.weight": (width,),
+            "blk.0.ssm_in.weight": (2 * inner, width),
+            "blk.0.ssm_x.weight": (rank + 2 * state, inner),
+            "blk.0.ssm_dt.weight": (inner, rank),
+            "blk.0.ssm_dt.bias": (inner,),
+            "blk.0.ssm_conv1d.bias": (inner,),
+            "blk.0.ssm_d": (inner,),
+            "blk.0.ssm_out.weight": (width, inner),
+        }
+        for name, dims in shapes.items():
+            writer.add_tensor(name, _random(name, dims))
+        writer.add_tensor("blk.0.ssm_conv1d.weight", np.ones((inner, kernel), np.float32))
+        # Negative, so that the state decays.
+        writer.add_tensor("blk.0.ssm_a", np.full((inner, state), -0.1, np.float32))
+    return path
 
 
 def _write_hyperparameters(writer: gguf.GGUFWriter, shape: MoeShape) -> None:

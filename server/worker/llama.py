@@ -14,7 +14,9 @@ from pathlib import Path
 
 import llama_cpp.llama_cpp as c
 import numpy as np
+import numpy.typing as npt
 
+from server.protocol import CacheType, FlashAttention
 from server.worker.native_log import NativeLog
 from server.worker.refusals import BUILD_HINT
 from server.worker.slots import Tokens
@@ -23,6 +25,20 @@ from server.worker.weights import Weight
 # llama.cpp draws a seed of its own when given this one.
 RANDOM_SEED = int(c.LLAMA_DEFAULT_SEED)
 MAX_SEQUENCES = int(c.llama_max_parallel_sequences())
+_CACHE_TYPES: dict[CacheType, int] = {
+    "f16": c.GGML_TYPE_F16,
+    "q8_0": c.GGML_TYPE_Q8_0,
+    "q4_0": c.GGML_TYPE_Q4_0,
+}
+_TOKEN_DATA = np.dtype(c.llama_token_data)
+_TOKEN_DATA_POINTER = ctypes.POINTER(c.llama_token_data)
+# Of the likeliest tokens, those that Mirostat 1 estimates its exponent from; its paper's number.
+_MIROSTAT_TOKENS = 100
+_FLASH_ATTENTION: dict[FlashAttention, int] = {
+    "auto": c.LLAMA_FLASH_ATTN_TYPE_AUTO,
+    "on": c.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    "off": c.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+}
 
 
 class LibraryMismatch(Exception):
@@ -75,7 +91,7 @@ class Vocab:
     """Text to tokens and back. Valid as long as its model."""
 
     def __init__(self, handle: int) -> None:
-        self._handle = handle
+        self.handle = handle
         self.n_tokens = int(c.llama_vocab_n_tokens(handle))
         self.is_empty = bool(c.llama_vocab_type(handle) == c.LLAMA_VOCAB_TYPE_NONE)
         bos = int(c.llama_vocab_bos(handle))
@@ -90,26 +106,26 @@ class Vocab:
         # A token covers at least one byte; two more for BOS and EOS.
         tokens = np.empty(len(raw) + 2, dtype=np.int32)
         room = tokens.ctypes.data_as(ctypes.POINTER(c.llama_token))
-        n = c.llama_tokenize(self._handle, raw, len(raw), room, len(tokens), not has_bos, True)
+        n = c.llama_tokenize(self.handle, raw, len(raw), room, len(tokens), not has_bos, True)
         assert 0 <= n <= len(tokens), (n, len(raw))
         return tokens[:n].copy()
 
-    def piece(self, token: int) -> bytes:
-        """The token's bytes, perhaps part of a character; none for special tokens."""
-        n = c.llama_token_to_piece(self._handle, token, self._piece, len(self._piece), 0, False)
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """The token's bytes, perhaps part of a character; of special tokens only if wanted."""
+        n = c.llama_token_to_piece(self.handle, token, self._piece, len(self._piece), 0, special)
         if n < 0:
             self._piece = ctypes.create_string_buffer(-n)
-            return self.piece(token)
+            return self.piece(token, special=special)
         return self._piece.raw[:n]
 
     def longest_token(self) -> int:
         """Bytes of the longest token's entry, where bytes may be escaped but none left out."""
-        texts = (c.llama_vocab_get_text(self._handle, token) for token in range(self.n_tokens))
+        texts = (c.llama_vocab_get_text(self.handle, token) for token in range(self.n_tokens))
         return max(len(text) for text in texts)
 
     def is_end(self, token: int) -> bool:
         """Whether the token ends a generation."""
-        return bool(c.llama_vocab_is_eog(self._handle, token))
+        return bool(c.llama_vocab_is_eog(self.handle, token))
 
 
 class Model:
@@ -205,6 +221,9 @@ class ContextOptions:
     n_ubatch: int
     n_threads: int
     n_seq_max: int
+    type_k: CacheType
+    type_v: CacheType
+    flash_attn: FlashAttention
 
 
 class Context:
@@ -213,6 +232,11 @@ class Context:
     def __init__(self, handle: int) -> None:
         self.handle = handle
         self._memory = c.llama_get_memory(handle)
+        model = c.llama_get_model(handle)
+        self._window = int(c.llama_model_n_swa(model))
+        self.whole_states = bool(
+            c.llama_model_is_recurrent(model) or c.llama_model_is_hybrid(model)
+        )
         self.n_ctx = int(c.llama_n_ctx(handle))
         self.n_batch = int(c.llama_n_batch(handle))
         self.n_ubatch = int(c.llama_n_ubatch(handle))
@@ -220,6 +244,28 @@ class Context:
     def decode(self, batch: Batch) -> int:
         """0: done. 1: no KV cells left, nothing changed. Else failed, perhaps half-way."""
         return int(c.llama_decode(self.handle, batch.native))
+
+    def reaches(self, seq: int, n: int) -> bool:
+        """Whether the sequence has all cells that position `n` attends to. Cells that have
+        left a sliding window are given to others, the lowest positions first."""
+        if self._window == 0:
+            return True
+        first = int(c.llama_memory_seq_pos_min(self._memory, seq))
+        return 0 <= first <= max(0, n - self._window)
+
+    def keep(self, seq: int, n: int) -> None:
+        """Frees the KV cells behind the first `n`."""
+        c.llama_memory_seq_rm(self._memory, seq, n, -1)
+
+    def share(self, source: int, seq: int, n: int) -> None:
+        """Enters another sequence into the first `n` cells of `source`."""
+        c.llama_memory_seq_cp(self._memory, source, seq, 0, n)
+
+    def logits(self, index: int, n_vocab: int) -> npt.NDArray[np.float32]:
+        """Those behind the batch's token at `index`. A view: valid until the next decode."""
+        row = c.llama_get_logits_ith(self.handle, index)
+        assert row, index
+        return np.ctypeslib.as_array(row, (n_vocab,))
 
     def forget(self, seq: int) -> None:
         """Frees the KV cells of a sequence."""
@@ -240,6 +286,9 @@ def open_context(model: Model, options: ContextOptions, log: NativeLog) -> Itera
     params.n_threads = params.n_threads_batch = options.n_threads
     # All sequences draw on one pool of cells, so that a lone request may use the whole context.
     params.kv_unified = True
+    params.type_k = _CACHE_TYPES[options.type_k]
+    params.type_v = _CACHE_TYPES[options.type_v]
+    params.flash_attn_type = _FLASH_ATTENTION[options.flash_attn]
     params.swa_full = False
     handle = c.llama_init_from_model(model.handle, params)
     if not handle:
@@ -250,11 +299,75 @@ def open_context(model: Model, options: ContextOptions, log: NativeLog) -> Itera
         c.llama_free(handle)
 
 
+class Candidates:
+    """Tokens with their logits, in the shape that llama.cpp's samplers work on."""
+
+    def __init__(self, n_vocab: int) -> None:
+        self._data = np.empty(n_vocab, dtype=_TOKEN_DATA)
+        self._tokens = np.arange(n_vocab, dtype=np.int32)
+        self._native = c.llama_token_data_array()
+
+    def fill(self, context: Context, index: int) -> None:
+        """Every token, with the logits of the batch's token at `index`."""
+        self._data["id"] = self._tokens
+        self._data["logit"] = context.logits(index, len(self._data))
+        self._native.size = len(self._data)
+
+    def only(self, token: int) -> None:
+        self._data[0] = (token, 1.0, 0.0)
+        self._native.size = 1
+
+    def ban(self, tokens: Sequence[int]) -> None:
+        """As fill left them, without some."""
+        self._data["logit"][tokens] = -np.inf
+
+    def keep_possible(self) -> int:
+        """Drops those of no probability: some samplers do not reckon with them. How many stay."""
+        left = self._data[: self._native.size]
+        left = left[left["logit"] > -np.inf]
+        self._data[: len(left)] = left
+        self._native.size = len(left)
+        return len(left)
+
+    def apply(self, sampler: int) -> int:
+        """The token that the sampler has selected, if it is one that selects."""
+        self._native.data = self._data.ctypes.data_as(_TOKEN_DATA_POINTER)
+        self._native.selected, self._native.sorted = -1, False
+        c.llama_sampler_apply(sampler, ctypes.byref(self._native))
+        return int(self._native.data[max(0, self._native.selected)].id)
+
+
+class Grammar:
+    """Follows a text and knows which tokens its GBNF admits next.
+
+    llama.cpp aborts when a token is accepted that is not admitted.
+    """
+
+    def __init__(self, vocab: Vocab, text: str, log: NativeLog) -> None:
+        """Raises NativeError with llama.cpp's reason."""
+        with log.capturing_errors():
+            self._sampler = c.llama_sampler_init_grammar(vocab.handle, text.encode(), b"root")
+        if not self._sampler:
+            raise NativeError(log.last_errors())
+
+    def restrict(self, candidates: Candidates) -> int:
+        """Leaves the candidates that are admitted. How many they are."""
+        candidates.apply(self._sampler)
+        return candidates.keep_possible()
+
+    def accept(self, token: int) -> None:
+        c.llama_sampler_accept(self._sampler, token)
+
+    def close(self) -> None:
+        c.llama_sampler_free(self._sampler)
+
+
 class Sampler:
     """A chain of llama.cpp's samplers, applied in the order they were added."""
 
-    def __init__(self, n_vocab: int) -> None:
-        self._n_vocab = n_vocab
+    def __init__(self, vocab: Vocab) -> None:
+        self._vocab = vocab.handle
+        self._n_vocab = vocab.n_tokens
         self._chain = c.llama_sampler_chain_init(c.llama_sampler_chain_default_params())
 
     def add_logit_bias(self, bias: dict[int, float]) -> None:
@@ -264,6 +377,16 @@ class Sampler:
     def add_penalties(self, last_n: int, repeat: float, frequency: float, presence: float) -> None:
         self._add(
             c.llama_sampler_init_penalties(self._n_vocab, last_n, repeat, frequency, presence)
+        )
+
+    def add_dry(
+        self, multiplier: float, base: float, allowed: int, last_n: int, breakers: tuple[str, ...]
+    ) -> None:
+        names = (ctypes.c_char_p * len(breakers))(*(text.encode() for text in breakers))
+        self._add(
+            c.llama_sampler_init_dry(
+                self._vocab, multiplier, base, allowed, last_n, names, len(breakers)
+            )
         )
 
     def add_top_k(self, k: int) -> None:
@@ -278,8 +401,19 @@ class Sampler:
     def add_min_p(self, p: float) -> None:
         self._add(c.llama_sampler_init_min_p(p, 1))
 
+    def add_xtc(self, probability: float, threshold: float, seed: int) -> None:
+        self._add(c.llama_sampler_init_xtc(probability, threshold, 1, seed))
+
     def add_temperature(self, temperature: float) -> None:
         self._add(c.llama_sampler_init_temp(temperature))
+
+    def add_mirostat(self, version: int, tau: float, eta: float, seed: int) -> None:
+        if version == 1:
+            self._add(
+                c.llama_sampler_init_mirostat(self._n_vocab, seed, tau, eta, _MIROSTAT_TOKENS)
+            )
+        else:
+            self._add(c.llama_sampler_init_mirostat_v2(seed, tau, eta))
 
     def add_draw(self, seed: int) -> None:
         self._add(c.llama_sampler_init_dist(seed))
@@ -294,6 +428,10 @@ class Sampler:
     def sample(self, context: Context, index: int) -> int:
         """Draws from the logits of the batch's token at `index`, and accepts what it drew."""
         return int(c.llama_sampler_sample(self._chain, context.handle, index))
+
+    def choose(self, candidates: Candidates) -> int:
+        """Draws from the candidates, which it may change, and does not accept."""
+        return candidates.apply(self._chain)
 
     def close(self) -> None:
         c.llama_sampler_free(self._chain)

@@ -5,18 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from server.protocol import Sampling
+from server.protocol import Likelihood, Sampling, TokenLogprobs
 from server.worker import sampling as chains
-from server.worker.backend import TokenSampler
-from server.worker.llama import RANDOM_SEED, Batch, Context, Model, Sampler
+from server.worker.backend import NO_TOKEN, TokenSampler
+from server.worker.llama import (
+    RANDOM_SEED,
+    Batch,
+    Candidates,
+    Context,
+    Grammar,
+    Model,
+    NativeError,
+    Sampler,
+)
+from server.worker.logprobs import likeliest, log_softmax
+from server.worker.native_log import NativeLog
+from server.worker.refusals import RequestRefused
 from server.worker.slots import Slice, Tokens
 
 
 class LlamaBackend:
     """Implements backend.Backend. Valid as long as the model and the context are open."""
 
-    def __init__(self, model: Model, context: Context, n_slots: int) -> None:
+    def __init__(
+        self, model: Model, context: Context, n_slots: int, prefill_slice: int, log: NativeLog
+    ) -> None:
         self._context = context
+        self._log = log
         self._batch = Batch(context.n_batch)
         self._rows: list[int] = []
         self._vocab = model.vocab
@@ -26,6 +41,12 @@ class LlamaBackend:
         # One ubatch: llama.cpp computes no faster in longer calls on a CPU, and a cancel or
         # a new request has to wait for the call.
         self.step_tokens = max(context.n_ubatch, n_slots)
+        self.prefill_slice = prefill_slice
+        self.whole_states = context.whole_states
+        self.reaches = context.reaches
+        self.keep = context.keep
+        self.share = context.share
+        self.forget = context.forget
         self.tokenize = self._vocab.tokenize
         self.piece = self._vocab.piece
         self.is_end = self._vocab.is_end
@@ -41,7 +62,8 @@ class LlamaBackend:
         return [token for token in range(self.n_vocab) if self.is_end(token)]
 
     def sampler(self, sampling: Sampling, prompt: Tokens, ignore_eos: bool) -> TokenSampler:
-        chain = Sampler(self.n_vocab)
+        grammar = self._grammar(sampling.grammar) if sampling.grammar else None
+        chain = Sampler(self._vocab)
         chains.build(
             chain,
             sampling,
@@ -49,10 +71,33 @@ class LlamaBackend:
             random_seed=RANDOM_SEED,
             banned=self._ends if ignore_eos else (),
         )
-        window = chains.penalty_window(sampling, self.n_ctx)
+        window = chains.history_window(sampling, self.n_ctx)
         for token in prompt[-window:].tolist() if window else ():
             chain.accept(token)
-        return _LlamaSampler(chain, self._context, self._rows)
+        free = _LlamaSampler(chain, self._context, self._rows)
+        if grammar is None:
+            return free
+        banned = self._ends if ignore_eos else ()
+        return _GrammarSampler(free, grammar, self._candidates, banned)
+
+    def _grammar(self, text: str) -> Grammar:
+        try:
+            return Grammar(self._vocab, text, self._log)
+        except NativeError as error:
+            raise RequestRefused(f"llama.cpp refuses the grammar: {error}", "grammar") from error
+
+    @cached_property
+    def _candidates(self) -> Candidates:
+        """For the samplers of all requests, one after the other."""
+        return Candidates(self.n_vocab)
+
+    def logprobs(self, row: int, token: int, n_top: int) -> TokenLogprobs:
+        of = log_softmax(self._context.logits(self._rows[row], self.n_vocab))
+        drawn, *top = (
+            Likelihood(self._vocab.piece(each, special=True), float(of[each]))
+            for each in (token, *likeliest(of, n_top))
+        )
+        return TokenLogprobs(drawn, top)
 
     def decode(self, slices: Sequence[Slice]) -> int:
         self._batch.clear()
@@ -67,18 +112,59 @@ class LlamaBackend:
         ]
         return self._context.decode(self._batch)
 
-    def forget(self, slot: int) -> None:
-        self._context.forget(slot)
-
 
 class _LlamaSampler:
     def __init__(self, chain: Sampler, context: Context, rows: list[int]) -> None:
-        self._chain = chain
+        self.chain = chain
         self._context = context
         self._rows = rows
 
     def draw(self, row: int) -> int:
-        return self._chain.sample(self._context, self._rows[row])
+        return self.chain.sample(self._context, self._rows[row])
+
+    def fill(self, candidates: Candidates, row: int) -> None:
+        candidates.fill(self._context, self._rows[row])
 
     def close(self) -> None:
-        self._chain.close()
+        self.chain.close()
+
+
+class _GrammarSampler:
+    """As llama-server: draws freely, and only if the grammar does not admit the token asks it
+    about the whole vocabulary, which takes far longer."""
+
+    def __init__(
+        self,
+        free: _LlamaSampler,
+        grammar: Grammar,
+        candidates: Candidates,
+        banned: Sequence[int],
+    ) -> None:
+        self._free = free
+        self._grammar = grammar
+        self._candidates = candidates
+        self._banned = list(banned)
+
+    def draw(self, row: int) -> int:
+        token = self._choose(row)
+        if token != NO_TOKEN:
+            self._free.chain.accept(token)
+            self._grammar.accept(token)
+        return token
+
+    def close(self) -> None:
+        self._free.close()
+        self._grammar.close()
+
+    def _choose(self, row: int) -> int:
+        candidates = self._candidates
+        self._free.fill(candidates, row)
+        token = self._free.chain.choose(candidates)
+        candidates.only(token)
+        if self._grammar.restrict(candidates):
+            return token
+        self._free.fill(candidates, row)
+        candidates.ban(self._banned)
+        if self._grammar.restrict(candidates):
+            return self._free.chain.choose(candidates)
+        return NO_TOKEN

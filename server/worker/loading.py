@@ -57,7 +57,7 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> E
     if pinned:
         send(pinned)
     return Engine(
-        LlamaBackend(model, context, message.n_slots),
+        LlamaBackend(model, context, message.n_slots, message.prefill_slice, log),
         send,
         PinHook(weights.mapped, armed=load_plan.pin_after_first),
         Meters(time.perf_counter, lambda: PROC.major_faults("self")),
@@ -65,14 +65,24 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> E
 
 
 def context_options(message: Load) -> llama.ContextOptions:
-    """Raises LoadRefused for sizes that llama.cpp would cut off without a word."""
+    """Raises LoadRefused for sizes that llama.cpp would cut off without a word, and for types of
+    the cache that do not go together."""
     if not 0 <= message.n_ctx <= _MAX_CTX:
         raise LoadRefused(f"n_ctx is {message.n_ctx}: choose 0 (the model's own) to {_MAX_CTX}")
     if not 1 <= message.n_slots <= llama.MAX_SEQUENCES:
         raise LoadRefused(f"{message.n_slots} slots: choose 1 to {llama.MAX_SEQUENCES}")
-    for name, size in (("n_batch", message.n_batch), ("n_ubatch", message.n_ubatch)):
+    for name, size in (
+        ("n_batch", message.n_batch),
+        ("n_ubatch", message.n_ubatch),
+        ("prefill_slice", message.prefill_slice),
+    ):
         if not 1 <= size <= _MAX_CTX:
             raise LoadRefused(f"{name} is {size}: choose 1 to {_MAX_CTX}")
+    if message.type_v != "f16" and message.flash_attn == "off":
+        raise LoadRefused(
+            f"type_v {message.type_v} needs flash attention and flash_attn is off: "
+            "set flash_attn to auto or on, or type_v to f16"
+        )
     usable = default_threads()
     return llama.ContextOptions(
         n_ctx=max(message.n_ctx, _MIN_CTX) if message.n_ctx else 0,
@@ -81,6 +91,9 @@ def context_options(message: Load) -> llama.ContextOptions:
         n_ubatch=message.n_ubatch,
         n_threads=bounded_threads(message.n_threads, usable) if message.n_threads > 0 else usable,
         n_seq_max=message.n_slots,
+        type_k=message.type_k,
+        type_v=message.type_v,
+        flash_attn=message.flash_attn,
     )
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+import sys
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 logger = logging.getLogger("llama.cpp")
 
@@ -14,6 +18,12 @@ _INFO, _WARN, _ERROR = 2, 3, 4
 # llama.cpp tells the size of its caches nowhere else in its C interface: one line for each
 # buffer of each kind of memory (KV, recurrent state), rounded to 0.01 MiB.
 _CACHE_BUFFER = re.compile(rb"(?:KV|RS|state) buffer size = +([0-9.]+) MiB")
+# What the parser says, without the line breaks of the grammar that it quotes behind it.
+_GRAMMAR_FAULT = re.compile(r"error parsing grammar: (.{1,200})")
+_MAX_CAPTURE_BYTES = 4096
+
+# No fault: the engine frees cells, or preempts a request, and decodes again.
+_EXPECTED = b"failed to find a memory slot"
 
 
 class NativeLog:
@@ -27,11 +37,33 @@ class NativeLog:
     def on_line(self, level: int, text: bytes) -> None:
         if level == _INFO:
             self._measure(text)
-        elif level in (_WARN, _ERROR):
+        elif level in (_WARN, _ERROR) and _EXPECTED not in text:
             line = text.decode(errors="replace").strip()
             logger.log(logging.ERROR if level == _ERROR else logging.WARNING, "%s", line)
             if level == _ERROR:
                 self._errors.append(line)
+
+    @contextmanager
+    def capturing_errors(self) -> Iterator[None]:
+        """What native code prints to stderr, past its log, counts as an error line.
+
+        The grammar parser does, and prints the grammar too: that is nothing for a log.
+        """
+        self._errors.clear()
+        sys.stderr.flush()
+        kept, capture = os.dup(2), os.memfd_create("stderr")
+        try:
+            os.dup2(capture, 2)
+            try:
+                yield
+            finally:
+                os.dup2(kept, 2)
+            printed = os.pread(capture, _MAX_CAPTURE_BYTES, 0).decode(errors="replace")
+        finally:
+            os.close(kept)
+            os.close(capture)
+        if match := _GRAMMAR_FAULT.search(printed):
+            self._errors.appendleft(match[1])
 
     def last_errors(self) -> str:
         """The last error lines, oldest first; forgets them."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from server.protocol import Finished, FinishReason, Piece, Timings
 from server.worker.backend import TokenSampler
+from server.worker.logprobs import LogprobQueue
 from server.worker.slots import Sequence
 from server.worker.text import TextStream
 
@@ -28,8 +31,12 @@ class Request:
     sampler: TokenSampler
     text: TextStream
     meters: Meters
+    logprobs: LogprobQueue | None = None
+    """None: nobody asked for them."""
     untold: int = 0
     """Tokens sampled since the last piece."""
+    cached_tokens: int | None = None
+    """Prompt tokens whose KV cells were there when it first started; None: it has not."""
     first_token_at: float | None = None
     started_at: float = field(init=False)
     faults_before: int = field(init=False)
@@ -48,7 +55,17 @@ class Request:
     def piece(self, text: str) -> Piece:
         """`text` as a piece, with the tokens since the last one."""
         untold, self.untold = self.untold, 0
-        return Piece(self.id, text, untold)
+        return Piece(self.id, text, untold, self.logprobs.take(text) if self.logprobs else [])
+
+    def last_piece(self, text: str) -> Piece | None:
+        """What is left to tell at the end; None: nothing."""
+        if self.logprobs is None or self.text.stopped:
+            return self.piece(text) if text else None
+        piece = self.piece(text)
+        piece = msgspec.structs.replace(
+            piece, logprobs=[*piece.logprobs, *self.logprobs.take_all()]
+        )
+        return piece if text or piece.logprobs else None
 
     def finished(self, reason: FinishReason, error: str | None) -> Finished:
         now = self.meters.clock()
@@ -65,4 +82,5 @@ class Request:
             completion_tokens=self.sequence.generated,
             timings=timings,
             error=error,
+            cached_tokens=self.cached_tokens or 0,
         )

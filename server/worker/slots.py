@@ -15,11 +15,16 @@ class Sequence:
     """The tokens of one request: the prompt, then what was sampled.
 
     `n_known` tokens are known, the first `n_past` of them are in the KV cache. A sequence that
-    is one behind decodes; one that is further behind still reads its prompt.
+    is one behind decodes; one that is further behind still reads its prompt, or reads again
+    what it had to give up.
     """
 
-    def __init__(self, slot: int, prompt: Tokens, max_tokens: int, n_ctx: int) -> None:
-        self.slot = slot
+    slot: int
+    """Set while it runs."""
+    n_shared = 0
+    """The first of its cells that it took from another slot's."""
+
+    def __init__(self, prompt: Tokens, max_tokens: int, n_ctx: int) -> None:
         self.n_prompt = len(prompt)
         room = n_ctx - self.n_prompt
         # The last token sampled needs no cell: it is not decoded any more.
@@ -42,6 +47,16 @@ class Sequence:
         """All tokens that were asked for, or that fit, have been sampled."""
         return self.generated == self.max_new
 
+    @property
+    def known(self) -> Tokens:
+        """A view."""
+        return self._tokens[: self.n_known]
+
+    @property
+    def in_cells(self) -> Tokens:
+        """A view."""
+        return self._tokens[: self.n_past]
+
     def take(self, n: int) -> Tokens:
         """The next `n` tokens to decode. A view: valid until the sequence ends."""
         return self._tokens[self.n_past : self.n_past + n]
@@ -51,7 +66,7 @@ class Sequence:
         self.n_known += 1
 
     def __repr__(self) -> str:
-        return f"<slot {self.slot}: {self.n_past}/{self.n_known}, {self.generated} new>"
+        return f"<{self.n_past}/{self.n_known}, {self.generated} new>"
 
 
 @dataclass(frozen=True)
@@ -64,15 +79,28 @@ class Slice:
     """It reaches the last known token, and another one is wanted."""
 
 
-def plan_step(sequences: Collection[Sequence], budget: int) -> list[Slice]:
-    """The next decode: a token of every decoding sequence, then prompts, in the order given, as
-    far as `budget` tokens go. A long prompt so delays the others by one step, not by its length.
+def plan_step(sequences: Collection[Sequence], budget: int, prefill_slice: int) -> list[Slice]:
+    """The next decode, of `budget` tokens at most: one of every decoding sequence, then prompts.
+
+    While any decodes, prompts get `prefill_slice` tokens together, which bounds how long a
+    step takes and so the time between tokens.
     """
     slices = [Slice(s, 1, not s.exhausted) for s in sequences if s.behind == 1]
+    reading = [s for s in sequences if s.behind > 1]
     left = budget - len(slices)
-    for sequence in sequences:
-        if sequence.behind > 1 and left > 0:
-            n = min(left, sequence.behind)
-            slices.append(Slice(sequence, n, n == sequence.behind and not sequence.exhausted))
-            left -= n
+    shares = even_shares([s.behind for s in reading], min(left, prefill_slice) if slices else left)
+    for s, n in zip(reading, shares, strict=True):
+        if n:
+            slices.append(Slice(s, n, n == s.behind and not s.exhausted))
     return slices
+
+
+def even_shares(wants: list[int], total: int) -> list[int]:
+    """`total` split evenly. What one does not want goes to those that want more."""
+    shares = [0] * len(wants)
+    left = len(wants)
+    for i in sorted(range(len(wants)), key=wants.__getitem__):
+        shares[i] = min(wants[i], -(-total // left))
+        total -= shares[i]
+        left -= 1
+    return shares

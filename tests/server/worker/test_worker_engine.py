@@ -18,13 +18,15 @@ from server.protocol import (
     Finished,
     FinishReason,
     Generate,
+    Likelihood,
     PinReport,
     Rejected,
     Sampling,
     Step,
     ToDaemon,
+    TokenLogprobs,
 )
-from server.worker.backend import DECODED, NO_CELLS
+from server.worker.backend import DECODED, NO_CELLS, NO_TOKEN
 from server.worker.engine import Engine
 from server.worker.pinning import PinHook
 from server.worker.request import Meters
@@ -36,15 +38,16 @@ LETTERS = {i: bytes([96 + i]) for i in range(1, 27)}
 
 @dataclass
 class ScriptedSampler:
-    """Draws a, b, c, … and then the end."""
+    """Draws a, b, c, … and then `last`."""
 
     length: int
+    last: int = END
     closed: bool = False
     drawn: int = 0
 
     def draw(self, row: int) -> int:
         self.drawn += 1
-        return self.drawn if self.drawn <= self.length else END
+        return self.drawn if self.drawn <= self.length else self.last
 
     def close(self) -> None:
         assert not self.closed
@@ -58,12 +61,18 @@ class ScriptedModel:
     n_vocab: int = 27
     longest_token: int = 1
     step_tokens: int = 4
+    prefill_slice: int = 4
+    whole_states: bool = False
     answer_length: int = 5
+    last_token: int = END
     status: int = DECODED
     decodes: list[list[tuple[int, int]]] = field(default_factory=list)
     """Slot and number of tokens of each slice."""
     used: set[int] = field(default_factory=set)
     """Slots with KV cells."""
+    full_until_forgotten: set[int] = field(default_factory=set)
+    """No decode finds cells before these slots are forgotten."""
+    forgotten: list[int] = field(default_factory=list)
     samplers: list[ScriptedSampler] = field(default_factory=list)
 
     def tokenize(self, text: str) -> Tokens:
@@ -76,16 +85,31 @@ class ScriptedModel:
         return token == END
 
     def sampler(self, sampling: Sampling, prompt: Tokens, ignore_eos: bool) -> ScriptedSampler:
-        self.samplers.append(ScriptedSampler(self.answer_length))
+        self.samplers.append(ScriptedSampler(self.answer_length, self.last_token))
         return self.samplers[-1]
 
+    def logprobs(self, row: int, token: int, n_top: int) -> TokenLogprobs:
+        return TokenLogprobs(Likelihood(self.piece(token), -float(token)), [])
+
     def decode(self, slices: Sequence[Slice]) -> int:
+        if self.full_until_forgotten - set(self.forgotten):
+            return NO_CELLS
         self.decodes.append([(part.sequence.slot, part.n_tokens) for part in slices])
         self.used |= {part.sequence.slot for part in slices}
         return self.status
 
+    def reaches(self, slot: int, n: int) -> bool:
+        return slot in self.used
+
+    def keep(self, slot: int, n: int) -> None:
+        assert slot in self.used
+
+    def share(self, source: int, slot: int, n: int) -> None:
+        self.used.add(slot)
+
     def forget(self, slot: int) -> None:
         self.used.discard(slot)
+        self.forgotten.append(slot)
 
 
 class ScriptedPin:
@@ -200,7 +224,7 @@ def test_every_end_frees_the_slot_and_pins_only_what_completed(case: str) -> Non
     (end,) = [m for m in world.sent if isinstance(m, Finished)]
     assert (end.reason, end.completion_tokens) == (reason, n_tokens)
     assert (end.error is not None) == (reason == "error")
-    assert world.model.used == set()
+    assert (world.model.used == set()) == (reason == "error" or case.endswith("first step"))
     assert [sampler.closed for sampler in world.model.samplers] == [True]
     world.model.status = DECODED
     world.run()
@@ -245,7 +269,7 @@ def test_a_step_takes_decoding_slots_first_and_slices_prompts() -> None:
     world = World()
     world.generate("a", "ab")
     world.run(1)
-    world.generate("b", "abcdefgh")
+    world.generate("b", "zyxwvuts")
     world.run(3)
     assert world.model.decodes == [[(0, 2)], [(0, 1), (1, 3)], [(0, 1), (1, 3)], [(0, 1), (1, 2)]]
     assert world.text("a") == "abcd"
@@ -276,15 +300,60 @@ def test_a_failed_decode_ends_what_was_in_it_and_serving_goes_on() -> None:
     assert world.ends()["c"] == "stop"
 
 
-def test_without_cells_the_youngest_ends() -> None:
+def test_without_cells_the_youngest_waits_until_one_ends() -> None:
     world = World()
     world.generate("old")
-    world.generate("young")
+    world.generate("young", "zyx")
+    world.run(3)
+    told = world.text("young")
     world.model.status = NO_CELLS
     world.run(1)
     world.model.status = DECODED
     world.run()
-    assert world.ends() == {"old": "stop", "young": "error"}
+    assert world.ends() == {"old": "stop", "young": "stop"}
+    assert told
+    assert world.text("young") == world.text("old") == "abcde"
+    # It has read again its prompt and what it had drawn, a step's tokens at a time.
+    assert [(1, 4)] in world.model.decodes
+
+
+def test_nothing_overtakes_a_preempted_request() -> None:
+    world = World(ScriptedModel(n_slots=3))
+    world.generate("old")
+    world.generate("young", "zyx")
+    world.run(2)
+    world.model.status = NO_CELLS
+    world.run(1)
+    world.model.status = DECODED
+    world.generate("new", "m", max_tokens=1)
+    world.run()
+    assert list(world.ends()) == ["old", "new", "young"]
+
+
+def test_a_preempted_request_goes_before_one_that_never_started() -> None:
+    world = World(ScriptedModel(n_slots=3))
+    world.generate("old", "a" * 10)
+    world.generate("young", "b" * 10)
+    world.generate("new", "c" * 20)
+    world.run(5)
+    world.model.status = NO_CELLS
+    world.run(1)
+    world.model.status = DECODED
+    world.run()
+    assert list(world.ends()) == ["old", "young", "new"]
+
+
+def test_idle_slots_go_before_a_request_does() -> None:
+    world = World(ScriptedModel(n_slots=3))
+    for name in ("abc", "xyz"):
+        world.generate(name, name)
+        world.run()
+    world.generate("r", "mno")
+    world.run(1)
+    world.model.full_until_forgotten = {0, 1}
+    world.run()
+    assert world.model.forgotten == [0, 1]
+    assert world.ends()["r"] == "stop"
 
 
 def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised() -> None:
@@ -294,6 +363,16 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised() -> None:
     long, unsure = (m for m in world.sent if isinstance(m, Rejected))
     assert long.message.startswith("the prompt has 97 bytes, so at least 33 tokens")
     assert unsure.message.startswith("the prompt has 96 tokens")
+
+
+def test_a_prompt_that_takes_long_to_read_gives_signs_of_life() -> None:
+    # The clock goes on by a second whenever it is asked, once a step.
+    world = World(ScriptedModel(n_ctx=64, step_tokens=1))
+    world.generate("long", "a" * 14, max_tokens=0)
+    world.run()
+    steps = [m for m in world.sent if isinstance(m, Step)]
+    assert steps == [Step([]), Step([])]
+    assert world.ends() == {"long": "length"}
 
 
 def test_rejections_leave_nothing_behind() -> None:
@@ -306,6 +385,16 @@ def test_rejections_leave_nothing_behind() -> None:
     assert rejected == ["long", "empty", "ids", "bias"]
     assert world.engine.idle
     assert world.model.samplers == []
+
+
+def test_where_no_token_is_admitted_the_answer_ends_with_what_it_has() -> None:
+    world = World()
+    world.model.answer_length, world.model.last_token = 2, NO_TOKEN
+    world.engine.on_generate(Generate("a", "abc", Sampling(), -1, stop=["bx"]))
+    world.run()
+    (end,) = (m for m in world.sent if isinstance(m, Finished))
+    assert (end.reason, end.completion_tokens) == ("stop", 2)
+    assert world.text("a") == "ab"
 
 
 def test_timings_are_of_the_request() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from worker_process import GREEDY, WorkerProcess, loaded_worker, request
+from worker_process import WorkerProcess, loaded_worker, request
 
 from server.protocol import Accepted, Finished, Ready, Rejected, Sampling, Step
 
@@ -93,6 +93,41 @@ def test_characters_come_whole(worker: WorkerProcess) -> None:
     assert answer.pieces == ["🐙"] * 6
     assert answer.told_tokens == 18
     assert answer.end.completion_tokens == 20
+
+
+@pytest.mark.parametrize("mirostat", [1, 2])
+def test_mirostat_keeps_to_the_surprise_it_is_told(worker: WorkerProcess, mirostat: int) -> None:
+    def sample(tau: float) -> str:
+        sampling = Sampling(mirostat=mirostat, mirostat_tau=tau, seed=5)
+        return worker.answer(request("m", "Once upon a time", sampling=sampling)).text
+
+    # First, as what the cells hold already is not computed in the same batches.
+    greedy = worker.answer(request("g", "Once upon a time")).text
+    assert sample(0) == greedy
+    assert sample(9) == sample(9) != sample(0)
+
+
+def test_dry_breaks_a_loop(worker: WorkerProcess) -> None:
+    def answer(multiplier: float, breakers: tuple[str, ...] = ()) -> str:
+        sampling = Sampling(
+            temperature=0, dry_multiplier=multiplier, dry_sequence_breakers=breakers
+        )
+        return worker.answer(request("d", "one two three. " * 8, sampling=sampling)).text
+
+    assert answer(0).count("One two three") > 1
+    assert answer(10).count("One two three") <= 1
+    assert answer(10, (" ",)) == answer(0)
+
+
+def test_xtc_drops_the_likeliest(worker: WorkerProcess) -> None:
+    def answer(probability: float) -> str:
+        sampling = Sampling(
+            top_k=5, temperature=0.01, seed=1, xtc_probability=probability, xtc_threshold=0
+        )
+        return worker.answer(request("x", QUESTION, sampling=sampling, max_tokens=8)).text
+
+    assert answer(0) == worker.answer(request("g", QUESTION, max_tokens=8)).text
+    assert answer(1) == answer(1) != answer(0)
 
 
 def test_seeds_reproduce_and_differ(worker: WorkerProcess) -> None:
@@ -209,13 +244,3 @@ def test_neighbours_do_not_change_greedy_tokens(worker: WorkerProcess) -> None:
     together = worker.answers(*(request(f"t{i}", p) for i, p in enumerate(prompts)))
     assert [answer.text for answer in together] == alone
     assert alone[1].startswith(" 50, 60, 70")
-
-
-def test_exhausted_cells_end_the_youngest_only(worker: WorkerProcess) -> None:
-    old, young = worker.answers(
-        request("old", [100] * 150, max_tokens=40, ignore_eos=True),
-        request("young", [200] * 100, max_tokens=40, sampling=GREEDY),
-    )
-    assert (old.end.reason, old.end.completion_tokens) == ("length", 40)
-    assert young.end.reason == "error"
-    assert "256 cells" in str(young.end.error)

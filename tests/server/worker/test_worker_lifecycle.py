@@ -53,6 +53,12 @@ def test_sizes_beyond_32_bits_are_refused(smollm2: Path) -> None:
     assert "n_batch is 0" in failure(smollm2, n_batch=0)
 
 
+def test_a_quantised_v_cache_without_flash_attention_is_refused(smollm2: Path) -> None:
+    refusal = failure(smollm2, type_v="q8_0", flash_attn="off")
+    assert "type_v q8_0 needs flash attention" in refusal
+    assert "set flash_attn to auto or on" in refusal
+
+
 @pytest.mark.parametrize("n_slots", [0, 257])
 def test_slots_out_of_range_are_refused(smollm2: Path, n_slots: int) -> None:
     assert f"{n_slots} slots" in failure(smollm2, n_slots=n_slots)

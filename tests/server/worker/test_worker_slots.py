@@ -6,24 +6,34 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.worker.slots import Sequence, plan_step
+from server.worker.slots import Sequence, even_shares, plan_step
 
 N_CTX = 64
 
 
 def sequence(n_prompt: int, max_tokens: int = -1, slot: int = 0) -> Sequence:
-    return Sequence(slot, np.arange(n_prompt, dtype=np.int32), max_tokens, N_CTX)
+    made = Sequence(np.arange(n_prompt, dtype=np.int32), max_tokens, N_CTX)
+    made.slot = slot
+    return made
 
 
 @given(
     st.lists(st.tuples(st.integers(1, N_CTX), st.integers(-1, 20)), min_size=1, max_size=8),
     st.integers(8, 32),
+    st.integers(1, 40),
 )
-def test_all_end_within_budget_and_order(shapes: list[tuple[int, int]], budget: int) -> None:
+def test_all_end_within_budget_and_order(
+    shapes: list[tuple[int, int]], budget: int, prefill_slice: int
+) -> None:
     running = [sequence(n, limit, slot) for slot, (n, limit) in enumerate(shapes)]
     for _ in range(8 * N_CTX):
-        slices = plan_step(running, budget)
+        decoding = {s.slot for s in running if s.behind == 1}
+        slices = plan_step(running, budget, prefill_slice)
         assert sum(part.n_tokens for part in slices) <= budget
+        if decoding:
+            assert decoding <= {part.sequence.slot for part in slices}
+            read = [p.n_tokens for p in slices if p.sequence.slot not in decoding]
+            assert sum(read) <= prefill_slice
         assert len({part.sequence.slot for part in slices}) == len(slices)
         for part in slices:
             s = part.sequence
@@ -38,18 +48,31 @@ def test_all_end_within_budget_and_order(shapes: list[tuple[int, int]], budget: 
     raise AssertionError(f"never ended: {running}")
 
 
-def test_a_decoding_sequence_never_waits_for_a_prompt() -> None:
+def lengths(sequences: list[Sequence], budget: int, prefill_slice: int) -> list[tuple[int, int]]:
+    plan = plan_step(sequences, budget, prefill_slice)
+    return [(part.sequence.slot, part.n_tokens) for part in plan]
+
+
+def test_a_decoding_sequence_never_waits_for_a_prompt_and_bounds_what_is_read() -> None:
     old, new = sequence(4, slot=0), sequence(60, slot=1)
     old.n_past = 4
     old.append(4)
-    plan = plan_step([new, old], 8)
-    assert [(p.sequence.slot, p.n_tokens, p.samples) for p in plan] == [(0, 1, True), (1, 7, False)]
+    assert lengths([new, old], 8, 5) == [(0, 1), (1, 5)]
+    assert lengths([new, old], 8, 40) == [(0, 1), (1, 7)]
 
 
-def test_prompts_come_in_order() -> None:
-    first, second = sequence(6, slot=0), sequence(6, slot=1)
-    plan = plan_step([first, second], 8)
-    assert [(p.sequence.slot, p.n_tokens, p.samples) for p in plan] == [(0, 6, True), (1, 2, False)]
+def test_prompts_alone_take_the_whole_step_in_equal_parts() -> None:
+    first, second, third = sequence(60, slot=0), sequence(5, slot=1), sequence(60, slot=2)
+    assert lengths([first, second, third], 31, 4) == [(0, 13), (1, 5), (2, 13)]
+
+
+@given(st.lists(st.integers(1, 100), max_size=8), st.integers(0, 300))
+def test_shares_are_even(wants: list[int], total: int) -> None:
+    shares = even_shares(wants, total)
+    assert sum(shares) == min(total, sum(wants))
+    assert all(0 <= share <= want for share, want in zip(shares, wants, strict=True))
+    unsatisfied = [s for s, want in zip(shares, wants, strict=True) if s < want]
+    assert not unsatisfied or max(shares) - min(unsatisfied) <= 1
 
 
 def test_the_context_bounds_what_is_generated() -> None:

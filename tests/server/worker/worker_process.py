@@ -26,6 +26,7 @@ from server.protocol import (
     Shutdown,
     Step,
     ToDaemon,
+    TokenLogprobs,
     ToWorker,
     body_length,
     decode_for_daemon,
@@ -47,6 +48,7 @@ class Answer:
     prompt_tokens: int = 0
     told_tokens: int = 0
     pieces: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
     finished: Finished | None = None
 
     @property
@@ -114,6 +116,7 @@ class WorkerProcess:
                     answer = answers[piece.id]
                     answer.text += piece.text
                     answer.pieces.append(piece.text)
+                    answer.logprobs += piece.logprobs
                     answer.told_tokens += piece.n_tokens
             case Finished():
                 answers[message.id].finished = message
@@ -167,10 +170,14 @@ def load_message(*paths: Path, **changes: object) -> Load:
         "n_ctx": 256,
         "n_batch": 512,
         "n_ubatch": 32,
+        "prefill_slice": 32,
         # More would wait for each other on a busy machine.
         "n_threads": 1,
         "n_gpu_layers": 0,
         "n_slots": 4,
+        "type_k": "f16",
+        "type_v": "f16",
+        "flash_attn": "auto",
     }
     return Load(**fields | changes)  # type: ignore[arg-type]
 
