@@ -66,12 +66,19 @@ class LoaderOptions(_Frozen):
     """KV cells of the whole context, 0: as the model was trained."""
     n_batch: Annotated[int | None, Field(ge=1, le=1 << 16)] = None
     n_ubatch: Annotated[int | None, Field(ge=1, le=1 << 16)] = None
+    prefill_slice: Annotated[int | None, Field(ge=1, le=1 << 16)] = None
+    """Prompt tokens that a step takes at most while a slot decodes."""
     n_threads: Annotated[int | None, Field(ge=0, le=MAX_THREADS)] = None
     """0: chosen from the CPUs and the quota."""
     n_gpu_layers: Annotated[int | None, Field(ge=-1, le=10_000)] = None
     """-1: all."""
     num_parallel: Annotated[int | None, Field(ge=1, le=256)] = None
     """Slots; llama.cpp has at most LLAMA_MAX_SEQ, 256."""
+    type_k: Literal["f16", "q8_0", "q4_0"] | None = None
+    """How the keys of the KV cache are stored."""
+    type_v: Literal["f16", "q8_0", "q4_0"] | None = None
+    """How its values are; other than f16 needs flash attention."""
+    flash_attn: Literal["auto", "on", "off"] | None = None
 
 
 class SamplingOptions(_Frozen):
@@ -88,6 +95,10 @@ class SamplingOptions(_Frozen):
     """Tokens; -1 is the whole context, 0 none."""
     presence_penalty: Annotated[float | None, Field(ge=-100, le=100)] = None
     frequency_penalty: Annotated[float | None, Field(ge=-100, le=100)] = None
+    mirostat: Annotated[int | None, Field(ge=0, le=2)] = None
+    """The version of the algorithm; 0 is off."""
+    mirostat_tau: Annotated[float | None, Field(ge=0, le=100)] = None
+    mirostat_eta: Annotated[float | None, Field(ge=0, le=10)] = None
     seed: Annotated[int | None, Field(ge=-(2**63), le=2**63 - 1)] = None
     """-1 draws a fresh one for each request."""
     stop: (

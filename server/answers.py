@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from server.calls import Begun, Call, CallEvent, Core, Ended, Text
 from server.errors import ServingError
+from server.protocol import TokenLogprobs
 from server.streams import merged
 
 Events = AsyncGenerator[tuple[int, CallEvent]]
@@ -27,6 +28,8 @@ class Answer:
     text: str
     begun: Begun
     ended: Ended
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """Of its tokens, where they were asked for."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ async def opened(core: Core, calls: Sequence[Call]) -> Opened:
 async def answered(core: Core, calls: Sequence[Call]) -> list[Answer]:
     """The answers of all calls in their order."""
     parts: list[list[str]] = [[] for _ in calls]
+    logprobs: list[list[TokenLogprobs]] = [[] for _ in calls]
     begun: dict[int, Begun] = {}
     ended: dict[int, Ended] = {}
     async with contextlib.aclosing(merged([_checked(core, call) for call in calls])) as events:
@@ -66,11 +70,14 @@ async def answered(core: Core, calls: Sequence[Call]) -> list[Answer]:
             match event:
                 case Text():
                     parts[index].append(event.text)
+                    logprobs[index] += event.logprobs
                 case Begun():
                     begun[index] = event
                 case Ended():
                     ended[index] = event
-    return [Answer("".join(parts[i]), begun[i], ended[i]) for i in range(len(calls))]
+    return [
+        Answer("".join(parts[i]), begun[i], ended[i], tuple(logprobs[i])) for i in range(len(calls))
+    ]
 
 
 async def _checked(core: Core, call: Call) -> AsyncGenerator[CallEvent]:

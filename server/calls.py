@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
-from server.protocol import FinishReason, Load, Ready, Sampling, Timings
+from server.protocol import FinishReason, Load, Ready, Sampling, Timings, TokenLogprobs
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ class Call:
     max_tokens: int
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    logprobs: int | None = None
+    """How many of the likeliest tokens to tell beside each one drawn; None tells nothing."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class Text:
     """A piece of the answer."""
 
     text: str
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """Of the tokens that begin in it, where they were asked for. Then the text may be empty."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ class Ended:
     completion_tokens: int
     timings: Timings
     total_seconds: float
+    cached_tokens: int = 0
+    """Of the prompt: those that had not to be computed."""
 
 
 CallEvent = Begun | Text | Ended

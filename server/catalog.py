@@ -7,6 +7,7 @@ import hashlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from manifests.errors import ManifestError
 from manifests.manifest import Details, Manifest, Parameters, write_manifest
@@ -97,21 +98,21 @@ class Model:
         return ModelSpec(self.name, identity, self._load(mode), self.keep_alive)
 
     def _load(self, mode: str) -> Load:
-        number = {
-            key: int(effective.value)
-            for key, effective in self.loader.items()
-            if key != "weight_residency"
-        }
+        options: dict[str, Any] = {key: each.value for key, each in self.loader.items()}
         return Load(
             model=self.name,
             paths=list(self.paths),
             residency=mode,
-            n_ctx=number["n_ctx"],
-            n_batch=number["n_batch"],
-            n_ubatch=number["n_ubatch"],
-            n_threads=number["n_threads"],
-            n_gpu_layers=number["n_gpu_layers"],
-            n_slots=number["num_parallel"],
+            n_ctx=options["n_ctx"],
+            n_batch=options["n_batch"],
+            n_ubatch=options["n_ubatch"],
+            prefill_slice=options["prefill_slice"],
+            n_threads=options["n_threads"],
+            n_gpu_layers=options["n_gpu_layers"],
+            n_slots=options["num_parallel"],
+            type_k=options["type_k"],
+            type_v=options["type_v"],
+            flash_attn=options["flash_attn"],
         )
 
 
@@ -132,9 +133,15 @@ def loader_defaults(details: Details) -> dict[str, int | str]:
         "n_ctx": min(DEFAULT_N_CTX, details.context_length or DEFAULT_N_CTX),
         "n_batch": 2048,
         "n_ubatch": 512,
+        # Beside a stream SmolLM2-135M reads prompts at 97 % of the rate that it has with whole
+        # steps; with 64 at 92 %, with 32 at 86 % (docs/settings.md).
+        "prefill_slice": 128,
         "n_threads": 0,
         "n_gpu_layers": -1,
         "num_parallel": 1,
+        "type_k": "f16",
+        "type_v": "f16",
+        "flash_attn": "auto",
     }
 
 

@@ -14,7 +14,17 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 
 from server import protocol
 from server.calls import Call, CallEvent, Ended, LoadedModel, ModelSpec
-from server.effects import CancelRunning, Effect, Loaded, Reject, StartWorker, StopWorker, Submit
+from server.effects import (
+    CancelRunning,
+    Effect,
+    Fail,
+    KillWorker,
+    Loaded,
+    Reject,
+    StartWorker,
+    StopWorker,
+    Submit,
+)
 from server.errors import BadRequest, ServingError, ShuttingDown
 from server.host import Host, Spawn, log_pin
 from server.metrics import Metrics
@@ -150,12 +160,18 @@ class ServingCore:
                     self._run(self._host(host))
                 case StopWorker(name):
                     self._run(self._hosts[name].stop())
+                case KillWorker(name, why):
+                    self._hosts[name].kill(why)
                 case Submit(id):
                     self._submit(self._requests[id])
                 case CancelRunning(id):
                     self._hosts[self._requests[id].model].send(protocol.encode(Cancel(id)))
                 case Loaded(id):
                     self._end_load(id, None)
+                case Fail(id, error):
+                    request = self._requests[id]
+                    request.mailbox.end(error)
+                    request.abandoned = error.status
                 case Reject(id, error) if id in self._loads:
                     self._end_load(id, error)
                 case Reject(id, error):
@@ -229,6 +245,7 @@ class ServingCore:
 
     def _on_message(self, host: Host, message: ToDaemon) -> None:
         now = self._clock()
+        self._scheduler.on_message(host.spec.name, now)
         match message:
             case Step():
                 for piece in message.pieces:

@@ -44,6 +44,23 @@ class CancelRunning:
 
 
 @dataclass(frozen=True)
+class Fail:
+    """The running request's client gets this error now; its worker has not ended it yet, and
+    on_finished or on_worker_exit follows."""
+
+    id: str
+    error: ServingError
+
+
+@dataclass(frozen=True)
+class KillWorker:
+    """End the worker's process without asking it; answered by on_worker_exit."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Reject:
     """The request or load ends with this error. Its only end."""
 
@@ -51,4 +68,4 @@ class Reject:
     error: ServingError
 
 
-Effect = StartWorker | StopWorker | Submit | Loaded | CancelRunning | Reject
+Effect = StartWorker | StopWorker | KillWorker | Submit | Loaded | CancelRunning | Fail | Reject

@@ -53,6 +53,25 @@ class ShuttingDown(ServingError):
         super().__init__("the server is shutting down")
 
 
+class TimedOut(ServingError):
+    """The request had no end by its deadline; it is not run any further."""
+
+    status = 504
+    code = "request_timeout"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"the request has no end after the {seconds:g} seconds of CORRAL_REQUEST_TIMEOUT"
+        )
+
+
+class WorkerWedged(ServingError):
+    """The model's process did not speak for too long; it is killed, and the next request loads
+    the model again."""
+
+    code = "worker_wedged"
+
+
 class LoadError(ServingError):
     """The model could not be loaded; the next request tries again."""
 

@@ -57,6 +57,12 @@ class Host:
         if process is not None:
             await process.stop()
 
+    def kill(self, why: str) -> None:
+        """Only a worker that is ready."""
+        process = self._process.result()
+        assert process is not None
+        process.kill(why)
+
     def log_end(self, why: str) -> None:
         """A warning unless it was stopped, and not because its load had failed."""
         asked = self._stopped and self.load_error is None

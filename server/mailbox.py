@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from server.calls import Begun, CallEvent, Ended, Text
 from server.errors import ServingError
+from server.protocol import TokenLogprobs
 
 
 class Mailbox:
@@ -18,6 +20,7 @@ class Mailbox:
     def __init__(self) -> None:
         self._begun: Begun | None = None
         self._pieces: list[str] = []
+        self._logprobs: list[TokenLogprobs] = []
         self._end: Ended | ServingError | None = None
         self._news = asyncio.Event()
 
@@ -25,9 +28,10 @@ class Mailbox:
         self._begun = begun
         self._news.set()
 
-    def add(self, text: str) -> None:
-        if text:
+    def add(self, text: str, logprobs: Sequence[TokenLogprobs] = ()) -> None:
+        if text or logprobs:
             self._pieces.append(text)
+            self._logprobs += logprobs
             self._news.set()
 
     def end(self, end: Ended | ServingError) -> None:
@@ -48,8 +52,9 @@ class Mailbox:
             begun, self._begun = self._begun, None
             return begun
         if self._pieces:
-            text = Text("".join(self._pieces))
+            text = Text("".join(self._pieces), tuple(self._logprobs))
             self._pieces.clear()
+            self._logprobs.clear()
             return text
         if isinstance(self._end, ServingError):
             raise self._end

@@ -95,8 +95,11 @@ class Metrics:
         """The worker runs it."""
         self._prompt_tokens.labels(model).inc(prompt_tokens)
         self._prefix_queries.labels(model).inc(prompt_tokens)
-        # The engine reuses no prefix yet, so that nothing hits; the series says so.
         self._prefix_hits.labels(model)
+
+    def reused(self, model: str, cached_tokens: int) -> None:
+        """Of an accepted request's prompt so many tokens were not computed."""
+        self._prefix_hits.labels(model).inc(cached_tokens)
 
     def first_token(self, model: str, seconds: float) -> None:
         self._first_token.labels(model).observe(seconds)

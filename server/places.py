@@ -22,6 +22,8 @@ class Worker:
     running: set[str] = field(default_factory=set)
     cancelled: set[str] = field(default_factory=set)
     """Those of the running that nobody waits for any more."""
+    heard: float = 0
+    """When it last sent a message, or began to run requests."""
     closing: bool = False
     """An unload was asked for."""
     yields_from: int | None = None

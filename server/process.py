@@ -67,6 +67,7 @@ class WorkerProcess:
         self._graces = graces
         self._last_line = ""
         self._stopping = False
+        self._killed_for: str | None = None
 
     @classmethod
     async def start(
@@ -123,6 +124,8 @@ class WorkerProcess:
             output.cancel()
         if self._stopping:
             return "stopped"
+        if self._killed_for is not None:
+            return f"was killed: {self._killed_for}"
         return explain(code, self._last_line) if fault is None else f"killed: {fault}"
 
     async def stop(self) -> None:
@@ -138,6 +141,12 @@ class WorkerProcess:
         log.warning("model=%s pid=%d ignores SIGTERM: SIGKILL", self._model, self.pid)
         self._process.kill()
         await self._process.wait()
+
+    def kill(self, why: str) -> None:
+        """End the process at once, whatever it does; run() then says why."""
+        self._killed_for = why
+        if self._process.returncode is None:
+            self._process.kill()
 
     async def _read(self, on_message: Callable[[ToDaemon], None]) -> str | None:
         """Messages until the worker hangs up; what was wrong if it sent none."""

@@ -58,6 +58,7 @@ def build_call(
     max_tokens: int | None,
     stop: tuple[str, ...] | None,
     ignore_eos: bool = False,
+    logprobs: int | None = None,
     keep_alive: float | None = None,
 ) -> Call:
     """A call in which everything the request left open is the model's default."""
@@ -73,4 +74,5 @@ def build_call(
         max_tokens=model.max_tokens if max_tokens is None else max_tokens,
         stop=model.stop if stop is None else stop,
         ignore_eos=ignore_eos,
+        logprobs=logprobs,
     )

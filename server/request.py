@@ -47,6 +47,7 @@ class Request:
             max_tokens=call.max_tokens,
             stop=list(call.stop),
             ignore_eos=call.ignore_eos,
+            logprobs=call.logprobs,
         )
         try:
             return cls(call, now, metrics, protocol.encode(message))
@@ -77,7 +78,7 @@ class Request:
 
     def add(self, piece: Piece, now: float) -> None:
         """The worker made more text."""
-        self.mailbox.add(piece.text)
+        self.mailbox.add(piece.text, piece.logprobs)
         if piece.n_tokens == 0:
             return
         if self._first_token is None:
@@ -91,6 +92,7 @@ class Request:
     def finish(self, finished: Finished, now: float) -> None:
         """The worker ended it."""
         self._count(finished.completion_tokens)
+        self.metrics.reused(self.model, finished.cached_tokens)
         faults = finished.timings.major_faults
         if finished.reason == "error":
             error = ServingError(finished.error or "the worker gave no reason")
@@ -103,6 +105,7 @@ class Request:
                 finished.completion_tokens,
                 finished.timings,
                 now - self.arrived,
+                finished.cached_tokens,
             )
         )
         self._close(200, now, faults)

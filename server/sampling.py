@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from pydantic import PlainValidator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
 
-from manifests.manifest import SamplingOptions
+from manifests.manifest import INT32_MAX, SamplingOptions
+from server.grammars import check_grammar
 from server.protocol import Sampling
 from server.schema import Schema
 
@@ -28,10 +29,35 @@ def _bias(value: Any) -> dict[int, float] | None:
     return {int(token): float(bias) for token, bias in value.items()}
 
 
+def _breakers(value: Any) -> Any:
+    """JSON's lists become tuples."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("has a NUL character")
+    return text
+
+
+# 40 bytes is what llama.cpp takes of one; each is looked up in the whole vocabulary.
+Breaker = Annotated[str, Field(min_length=1, max_length=40), AfterValidator(_without_nul)]
+
+
 class SamplingFields(SamplingOptions, Schema):
     """Every field None: the model's default holds. `stop` replaces the model's list."""
 
     logit_bias: Annotated[dict[int, float] | None, PlainValidator(_bias)] = None
+    dry_multiplier: Annotated[float | None, Field(ge=0, le=100)] = None
+    dry_base: Annotated[float | None, Field(ge=1, le=100)] = None
+    dry_allowed_length: Annotated[int | None, Field(ge=0, le=INT32_MAX)] = None
+    dry_penalty_last_n: Annotated[int | None, Field(ge=-1, le=INT32_MAX)] = None
+    dry_sequence_breakers: (
+        Annotated[tuple[Breaker, ...], BeforeValidator(_breakers), Field(max_length=8)] | None
+    ) = None
+    xtc_probability: Annotated[float | None, Field(ge=0, le=1)] = None
+    xtc_threshold: Annotated[float | None, Field(ge=0, le=1)] = None
+    grammar: Annotated[str, AfterValidator(check_grammar)] | None = None
 
 
 _FIELDS = tuple(name for name in SamplingFields.model_fields if name != "stop")

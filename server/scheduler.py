@@ -15,6 +15,10 @@ seconds of any steady clock and returns the effects to carry out, in order.
 - A worker that dies under requests costs these an error and no others: who waited gets a new
   load. A load that fails is the error of all who waited for it. Each load that goes wrong thus
   ends at least one request, and no model is loaded again for nobody.
+- A request that has no end `request_timeout` seconds after its arrival gets an error, wherever
+  it is; one that runs is cancelled.
+- A worker that runs requests and sends nothing for `decode_timeout` seconds is wedged: it is
+  killed, and its requests get an error.
 - A cancelled request holds its slot until the worker has ended it, but nobody waits for it:
   a worker with none but cancelled requests may be stopped, wedged or not.
 """
@@ -25,8 +29,26 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from server.calls import ModelSpec
-from server.effects import CancelRunning, Effect, Loaded, Reject, StartWorker, StopWorker, Submit
-from server.errors import LoadError, QueueFull, ServingError, ShuttingDown, WorkerDied
+from server.deadlines import Deadlines
+from server.effects import (
+    CancelRunning,
+    Effect,
+    Fail,
+    KillWorker,
+    Loaded,
+    Reject,
+    StartWorker,
+    StopWorker,
+    Submit,
+)
+from server.errors import (
+    LoadError,
+    QueueFull,
+    ServingError,
+    ShuttingDown,
+    WorkerDied,
+    WorkerWedged,
+)
 from server.places import Worker
 from server.waiting_room import Waiting, WaitingRoom
 
@@ -34,10 +56,20 @@ from server.waiting_room import Waiting, WaitingRoom
 class Scheduler:
     """State of all models and requests. max_queue and max_loaded are 1 or more."""
 
-    def __init__(self, *, max_queue: int, max_loaded: int) -> None:
+    def __init__(
+        self,
+        *,
+        max_queue: int,
+        max_loaded: int,
+        request_timeout: float | None = None,
+        decode_timeout: float | None = None,
+    ) -> None:
+        """Timeouts of None never come."""
         assert max_queue >= 1 and max_loaded >= 1
         self._max_queue = max_queue
         self._max_loaded = max_loaded
+        self._decode_timeout = decode_timeout
+        self._deadlines = Deadlines(request_timeout)
         self._workers: dict[str, Worker] = {}
         self._waiting = WaitingRoom()
         self._running: dict[str, Worker] = {}
@@ -62,6 +94,7 @@ class Scheduler:
 
     def on_cancel(self, id: str, now: float) -> list[Effect]:
         """Nobody waits for the request any more. Unknown ids have ended already."""
+        self._deadlines.end(id)
         self._waiting.remove(id)
         worker = self._running.get(id)
         if worker is None or id in worker.cancelled:
@@ -77,12 +110,17 @@ class Scheduler:
             worker.phase, worker.last_used = "ready", now
         return self._settle(now)
 
+    def on_message(self, name: str, now: float) -> None:
+        """The worker has sent something, whatever it was."""
+        self._workers[name].heard = now
+
     def on_worker_exit(self, name: str, why: str, now: float) -> list[Effect]:
         """The worker's process has ended, asked to or not."""
         worker = self._workers.pop(name)
         effects: list[Effect] = []
         for id in sorted(worker.running):
             del self._running[id]
+            self._deadlines.end(id)
             effects.append(Reject(id, WorkerDied(why)))
         if worker.phase == "loading":
             effects += self._reject(
@@ -93,6 +131,7 @@ class Scheduler:
 
     def on_finished(self, id: str, now: float) -> list[Effect]:
         """The worker has ended the request, in whatever way."""
+        self._deadlines.end(id)
         worker = self._running.pop(id)
         worker.running.remove(id)
         worker.cancelled.discard(id)
@@ -107,15 +146,17 @@ class Scheduler:
         return self._reject(self._waiting, ShuttingDown) + self._settle(now)
 
     def tick(self, now: float) -> list[Effect]:
-        """Time has passed: stop what has outlived its keep_alive."""
-        return self._settle(now)
+        """Time has passed: for keep_alives, for deadlines, and for workers that are silent."""
+        return [*self._time_out(now), *self._kill_wedged(now), *self._settle(now)]
 
     # -- state -----------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
         """When tick is next due; None if no time is set."""
-        expiries = (self.expires_at(name) for name in self._workers)
-        return min((at for at in expiries if at is not None), default=None)
+        times = [self.expires_at(name) for name in self._workers]
+        times += map(self._wedged_at, self._workers.values())
+        times.append(self._deadlines.first())
+        return min((at for at in times if at is not None), default=None)
 
     def expires_at(self, name: str) -> float | None:
         """When an idle model will be unloaded if nothing comes; None: never, or it is not idle."""
@@ -154,6 +195,7 @@ class Scheduler:
         if len(self._waiting) >= self._max_queue and not self._served_at_once(arrival):
             return [Reject(id, self._queue_full())]
         self._waiting.add(arrival)
+        self._deadlines.begin(id, now)
         return self._settle(now)
 
     def _served_at_once(self, arrival: Waiting) -> bool:
@@ -190,11 +232,47 @@ class Scheduler:
             self._waiting.remove(waiting.id)
             worker.keep_alive, worker.last_used = waiting.spec.keep_alive, now
             if waiting.generates:
+                if not worker.running:
+                    worker.heard = now
                 worker.running.add(waiting.id)
                 self._running[waiting.id] = worker
                 yield Submit(waiting.id)
             else:
+                self._deadlines.end(waiting.id)
                 yield Loaded(waiting.id)
+
+    def _time_out(self, now: float) -> Iterator[Effect]:
+        for id, error in self._deadlines.take_due(now):
+            if worker := self._running.get(id):
+                worker.cancelled.add(id)
+                worker.last_used = now
+                yield Fail(id, error)
+                yield CancelRunning(id)
+            else:
+                self._waiting.remove(id)
+                yield Reject(id, error)
+
+    def _kill_wedged(self, now: float) -> Iterator[Effect]:
+        for name, worker in self._workers.items():
+            wedged_at = self._wedged_at(worker)
+            if wedged_at is None or now < wedged_at:
+                continue
+            why = (
+                f"it ran requests and sent nothing for the {self._decode_timeout:g} seconds"
+                " of CORRAL_DECODE_TIMEOUT"
+            )
+            for id in sorted(worker.running - worker.cancelled):
+                worker.cancelled.add(id)
+                self._deadlines.end(id)
+                yield Fail(id, WorkerWedged(f"the worker of {name} is killed: {why}"))
+            worker.phase = "stopping"
+            yield KillWorker(name, why)
+
+    def _wedged_at(self, worker: Worker) -> float | None:
+        """When it counts as wedged if it stays silent; None: nobody expects it to speak."""
+        if self._decode_timeout is None or worker.phase != "ready" or not worker.running:
+            return None
+        return worker.heard + self._decode_timeout
 
     def _may_stop(self, name: str, worker: Worker, now: float) -> bool:
         if worker.busy:
@@ -245,6 +323,7 @@ class Scheduler:
         rejected = list(waiting)
         for each in rejected:
             self._waiting.remove(each.id)
+            self._deadlines.end(each.id)
         return [Reject(each.id, error()) for each in rejected]
 
     def _queue_full(self) -> QueueFull:

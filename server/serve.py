@@ -91,7 +91,12 @@ def serve(flags: Mapping[str, str]) -> None:
 async def _serve(settings: Settings, store: Store) -> None:
     with contextlib.closing(Ledgers()) as ledgers:
         metrics = Metrics(ledgers)
-        scheduler = Scheduler(max_queue=settings.max_queue, max_loaded=settings.max_loaded_models)
+        scheduler = Scheduler(
+            max_queue=settings.max_queue,
+            max_loaded=settings.max_loaded_models,
+            request_timeout=settings.request_timeout or None,
+            decode_timeout=settings.decode_timeout,
+        )
         core = ServingCore(scheduler, metrics, grace=GRACE_SECONDS)
         services = Services(
             settings, store, Catalog(store, settings), core, Templates(), measures=metrics

@@ -48,6 +48,11 @@ class Settings:
     max_loaded_models: int = 3
     max_queue: int = 512
     """Requests that wait in the daemon, all models together."""
+    request_timeout: int = 0
+    """Seconds from a request's arrival to its end; 0 is as long as it takes."""
+    decode_timeout: int = 600
+    """Seconds that a worker which runs requests may be silent; between its decodes it speaks
+    every 5."""
     api_keys: tuple[str, ...] = ()
     """Empty: no key is asked for."""
     cors_origins: tuple[str, ...] = ()
@@ -176,6 +181,8 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "CORRAL_KEEP_ALIVE": ("keep_alive", _keep_alive),
     "CORRAL_MAX_LOADED_MODELS": ("max_loaded_models", _whole(1, 1024)),
     "CORRAL_MAX_QUEUE": ("max_queue", _whole(1, 1_000_000)),
+    "CORRAL_REQUEST_TIMEOUT": ("request_timeout", _whole(0, 86_400)),
+    "CORRAL_DECODE_TIMEOUT": ("decode_timeout", _whole(10, 86_400)),
     "CORRAL_NUM_PARALLEL": ("num_parallel", _whole(1, 256)),
     "CORRAL_CONTEXT_LENGTH": ("context_length", _whole(0, MAX_N_CTX)),
     "CORRAL_API_KEYS": ("api_keys", _keys),

@@ -12,12 +12,13 @@ from documents import DOCS, PAGES, ROOT, blocks, codes, named, prose, tables
 from pydantic import BaseModel, ValidationError
 
 from manifests.errors import ModelfileError
-from manifests.manifest import Details, LoaderOptions, Parameters
+from manifests.manifest import Details, LoaderOptions, Parameters, SamplingOptions
 from manifests.modelfile import parse_modelfile
 from manifests.options import ALIASES
 from server.catalog import loader_defaults
 from server.protocol import Sampling
 from server.routes.ollama_schema import Options
+from server.sampling import SamplingFields
 from server.settings import Settings, SettingsError
 
 SETTINGS, MODELFILE = DOCS / "settings.md", DOCS / "modelfile.md"
@@ -26,6 +27,7 @@ RANGE = re.compile(r"(above )?(-?\d+) to (-?\d+)")
 DAEMON_VARIABLES, SCRIPT_VARIABLES = tables(SETTINGS, "variable")
 (LOADER,) = tables(SETTINGS, "option")
 (PARAMETERS,) = tables(SETTINGS, "parameter")
+(OF_REQUESTS,) = tables(SETTINGS, "in a request")
 
 
 def known_variables() -> set[str]:
@@ -118,6 +120,9 @@ def test_every_option_parameter_and_alias_is_documented_and_no_other() -> None:
     (aliases,) = tables(SETTINGS, "alias")
     assert named(LOADER) == list(LoaderOptions.model_fields)
     assert named(PARAMETERS) == list(Parameters.model_fields)
+    assert named(OF_REQUESTS) == [
+        name for name in SamplingFields.model_fields if name not in SamplingOptions.model_fields
+    ]
     assert {codes(r["alias"])[0]: codes(r["option"])[0] for r in aliases} == ALIASES
 
 
@@ -127,7 +132,8 @@ def test_an_options_bounds_hold(row: dict[str, str]) -> None:
     if name in ("weight_residency", "stop"):
         return
     models: list[type[BaseModel]] = [LoaderOptions] if row in LOADER else [Parameters, Options]
-    within, beyond = bounds(row["values"])
+    names = codes(row["values"])
+    within, beyond = (names, ["f32", True]) if names else bounds(row["values"])
     for model in models:
         assert [v for v in within if not takes(model, name, v)] == []
         assert [v for v in beyond if takes(model, name, v)] == []
@@ -148,6 +154,17 @@ def test_the_options_defaults_hold() -> None:
     drawn = {named([r])[0]: codes(r["default"]) for r in PARAMETERS if codes(r["default"])}
     assert drawn == {name: [str(getattr(Sampling(), name))] for name in drawn}
     assert len(drawn) == len(PARAMETERS) - len(("seed", "num_predict", "stop"))
+
+
+def test_what_only_requests_carry_is_bounded_and_has_its_default() -> None:
+    rows = [row for row in OF_REQUESTS if RANGE.fullmatch(row["values"])]
+    assert len(rows) == len(OF_REQUESTS) - len(("bias", "breakers", "grammar"))
+    for row in rows:
+        (name,), (default,) = named([row]), codes(row["default"])
+        within, beyond = bounds(row["values"])
+        assert [v for v in within if not takes(SamplingFields, name, v)] == []
+        assert [v for v in beyond if takes(SamplingFields, name, v)] == []
+        assert default == str(getattr(Sampling(), name))
 
 
 def test_an_options_variable_sets_it() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from fastapi import APIRouter
@@ -19,7 +19,13 @@ from server.errors import BadRequest, ServingError
 from server.failures import openai_error
 from server.framing import SSE, SSE_DONE, SSE_PING, json_response, sse
 from server.prompts import build_call, chat_prompt, new_id
-from server.routes.openai_schema import MAX_CALLS, ChatRequest, CompletionFields, CompletionRequest
+from server.protocol import TokenLogprobs
+from server.routes.openai_logprobs import (
+    CompletionShape,
+    Logprobs,
+    chat_logprobs,
+)
+from server.routes.openai_schema import MAX_CALLS, ChatRequest, CompletionRequest
 from server.routes.openai_shapes import (
     Choice,
     Completion,
@@ -36,6 +42,8 @@ from server.streams import LiveStream, while_connected
 from server.templates import ChatMessage
 
 router = APIRouter(prefix="/v1")
+
+Asked = ChatRequest | CompletionRequest
 
 
 @dataclass(frozen=True)
@@ -92,9 +100,7 @@ async def completions(request: Request) -> Response:
     return await _run(request, services, asked, job)
 
 
-def _job(
-    model: Model, asked: CompletionFields, prompts: list[str | list[int]], endpoint: str
-) -> Job:
+def _job(model: Model, asked: Asked, prompts: list[str | list[int]], endpoint: str) -> Job:
     if len(prompts) * asked.n > MAX_CALLS:
         raise BadRequest(
             f"{len(prompts)} prompts times n={asked.n} are more than {MAX_CALLS} answers", param="n"
@@ -112,6 +118,7 @@ def _job(
             max_tokens=asked.limit(),
             stop=asked.stop,
             ignore_eos=asked.ignore_eos,
+            logprobs=asked.n_logprobs(),
         )
         for p, prompt in enumerate(prompts)
         for i in range(asked.n)
@@ -120,7 +127,7 @@ def _job(
     return Job(job_id, model.name, int(time.time()), chat, calls, len(prompts), include)
 
 
-async def _run(request: Request, services: Services, asked: CompletionFields, job: Job) -> Response:
+async def _run(request: Request, services: Services, asked: Asked, job: Job) -> Response:
     if asked.stream:
         opening = await while_connected(request, opened(services.core, job.calls))
         return LiveStream(_frames(job, opening), opening, SSE, SSE_PING)
@@ -135,6 +142,7 @@ def _whole(job: Job, answers: list[Answer]) -> Completion:
             answer.ended.reason,
             message=MessageBody("assistant", answer.text) if job.chat else None,
             text=None if job.chat else answer.text,
+            logprobs=_Likelihoods(job).add(index, answer.logprobs),
         )
         for index, answer in enumerate(answers)
     ]
@@ -148,6 +156,7 @@ def _whole(job: Job, answers: list[Answer]) -> Completion:
 async def _frames(job: Job, opening: Opened) -> AsyncGenerator[bytes]:
     """The stream's events; an error is the last of them."""
     ended: list[Ended] = []
+    likelihoods = _Likelihoods(job)
     try:
         if job.chat:
             for index in range(len(job.calls)):
@@ -156,7 +165,8 @@ async def _frames(job: Job, opening: Opened) -> AsyncGenerator[bytes]:
         async with contextlib.aclosing(opening.events()) as events:
             async for index, event in events:
                 if isinstance(event, Text):
-                    yield sse(_text_chunk(job, index, event.text))
+                    logprobs = likelihoods.add(index, event.logprobs)
+                    yield sse(_text_chunk(job, index, event.text, logprobs))
                 elif isinstance(event, Ended):
                     ended.append(event)
                     yield sse(_last_chunk(job, index, event))
@@ -170,10 +180,28 @@ async def _frames(job: Job, opening: Opened) -> AsyncGenerator[bytes]:
     yield SSE_DONE
 
 
-def _text_chunk(job: Job, index: int, text: str) -> Completion:
+class _Likelihoods:
+    """The logprobs of a job's answers, in the shape of its route."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._shapes: dict[int, CompletionShape] = {}
+
+    def add(self, index: int, tokens: Sequence[TokenLogprobs]) -> Logprobs | None:
+        """Those of the next piece of an answer; None where nobody asked."""
+        if self._job.calls[index].logprobs is None:
+            return None
+        if self._job.chat:
+            return chat_logprobs(tokens)
+        return self._shapes.setdefault(index, CompletionShape()).add(tokens)
+
+
+def _text_chunk(job: Job, index: int, text: str, logprobs: Logprobs | None) -> Completion:
     if job.chat:
-        return job.body([Choice(index, None, delta=Delta(content=text))], chunk=True)
-    return job.body([Choice(index, None, text=text)], chunk=True)
+        choice = Choice(index, None, delta=Delta(content=text), logprobs=logprobs)
+    else:
+        choice = Choice(index, None, text=text, logprobs=logprobs)
+    return job.body([choice], chunk=True)
 
 
 def _last_chunk(job: Job, index: int, ended: Ended) -> Completion:

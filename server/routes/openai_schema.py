@@ -17,7 +17,6 @@ _INT32_MAX = 2**31 - 1
 
 # Field -> the values that ask for nothing. Anything else would be silently not done.
 _REFUSED: Mapping[str, tuple[Any, ...]] = {
-    "logprobs": (None, False),
     "top_logprobs": (None, 0),
     "tools": (None, []),
     "tool_choice": (None, "none", "auto"),
@@ -25,7 +24,6 @@ _REFUSED: Mapping[str, tuple[Any, ...]] = {
     "function_call": (None, "none", "auto"),
     "response_format": (None, {"type": "text"}),
     "json_schema": (None, {}),
-    "grammar": (None, ""),
     "modalities": (None, ["text"]),
     "audio": (None,),
     "prediction": (None,),
@@ -120,10 +118,27 @@ class ChatRequest(CompletionFields):
     messages: list[Message] = Field(min_length=1, max_length=10_000)
     max_completion_tokens: int | None = Field(default=None, ge=-1, le=_INT32_MAX)
     """The newer name; wins over max_tokens."""
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
 
     def limit(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
+    def n_logprobs(self) -> int | None:
+        """Likeliest tokens to tell beside each one drawn; None tells nothing."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @model_validator(mode="after")
+    def refuse_top_without_logprobs(self) -> Self:
+        if self.top_logprobs and not self.logprobs:
+            raise BadRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
+        return self
+
 
 class CompletionRequest(CompletionFields):
     prompt: Annotated[list[str | list[int]], PlainValidator(_prompts)]
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+
+    def n_logprobs(self) -> int | None:
+        """Likeliest tokens to tell beside each one drawn; None tells nothing."""
+        return self.logprobs

@@ -22,7 +22,11 @@ PARAMETER stop "<|im_end|>"
 PARAMETER stop User:
 PARAMETER num_ctx 4096
 PARAMETER weight_residency lazy
+PARAMETER type_k q8_0
+PARAMETER flash_attn on
 PARAMETER seed -1
+PARAMETER mirostat 2
+PARAMETER mirostat_tau 4
 SYSTEM """
 You are # not a comment
  "terse".
@@ -41,9 +45,16 @@ def test_every_instruction() -> None:
     modelfile = parse_modelfile(WHOLE)
     assert modelfile.from_ == "./model.gguf"
     assert modelfile.parameters == Parameters(
-        temperature=0.25, top_k=20, stop=("<|im_end|>", "User:"), seed=-1
+        temperature=0.25,
+        top_k=20,
+        stop=("<|im_end|>", "User:"),
+        seed=-1,
+        mirostat=2,
+        mirostat_tau=4,
     )
-    assert modelfile.loader == LoaderOptions(n_ctx=4096, weight_residency="lazy")
+    assert modelfile.loader == LoaderOptions(
+        n_ctx=4096, weight_residency="lazy", type_k="q8_0", flash_attn="on"
+    )
     assert modelfile.system == '\nYou are # not a comment\n "terse".\n'
     assert modelfile.template == "{{ messages[0].content }}"
     assert modelfile.messages == (

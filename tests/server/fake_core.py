@@ -11,7 +11,7 @@ from server.errors import ServingError
 from server.protocol import Ready, Timings, WeightBytes
 
 TIMINGS = Timings(prompt_seconds=0.5, predicted_seconds=2.0, major_faults=7)
-ENDED = Ended("stop", 5, 3, TIMINGS, 3.0)
+ENDED = Ended("stop", 5, 3, TIMINGS, 3.0, cached_tokens=2)
 READY = Ready(0.1, 4096, 1, WeightBytes(file=1000), 234)
 
 

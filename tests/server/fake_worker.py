@@ -24,6 +24,7 @@ A prompt given as text is one of:
     kill N        N pieces, then SIGKILL
     hang          Accepted, then nothing until it is cancelled
     wedge         Accepted, then the whole worker stops reading and ignores SIGTERM
+    stall         Accepted, then the whole worker stands still, as in a native call without end
     reject TEXT   Rejected(TEXT, param="prompt")
     error TEXT    one piece, then Finished("error", error=TEXT)
     garbage       Accepted, then a frame that is longer than any may be
@@ -123,6 +124,8 @@ class Generation(threading.Thread):
             self.pieces(int(rest[0]), 0)
             print(f"about to {verb}", file=sys.stderr, flush=True)
             os.kill(os.getpid(), signal.SIGSEGV if verb == "crash" else signal.SIGKILL)
+        elif verb == "stall":
+            os.kill(os.getpid(), signal.SIGSTOP)
         elif verb == "hang":
             self.cancelled.wait()
             self.finish("cancelled")

@@ -36,9 +36,13 @@ def made_spec(
         n_ctx=512,
         n_batch=64,
         n_ubatch=64,
+        prefill_slice=64,
         n_threads=1,
         n_gpu_layers=0,
         n_slots=n_slots,
+        type_k="f16",
+        type_v="f16",
+        flash_attn="auto",
     )
     return ModelSpec(name, identity or f"sha256-{name}", load, keep_alive)
 

@@ -34,9 +34,13 @@ async def test_defaults_of_a_plain_model(store: Store, settings: Settings) -> No
         n_ctx=4096,
         n_batch=2048,
         n_ubatch=512,
+        prefill_slice=128,
         n_threads=0,
         n_gpu_layers=-1,
         n_slots=1,
+        type_k="f16",
+        type_v="f16",
+        flash_attn="auto",
     )
     assert model.sampling == Sampling()
     assert (model.stop, model.max_tokens) == ((), -1)

@@ -23,7 +23,9 @@ from server.errors import (
     QueueFull,
     ServingError,
     ShuttingDown,
+    TimedOut,
     WorkerDied,
+    WorkerWedged,
 )
 from server.ledgers import Ledgers
 from server.metrics import Metrics
@@ -45,9 +47,16 @@ class Bench:
         max_loaded: int = 3,
         grace: float = 0.3,
         kind: type[WorkerProcess] = WorkerProcess,
+        request_timeout: float | None = None,
+        decode_timeout: float | None = None,
     ) -> None:
         self.metrics = Metrics(Ledgers())
-        self.scheduler = Scheduler(max_queue=max_queue, max_loaded=max_loaded)
+        self.scheduler = Scheduler(
+            max_queue=max_queue,
+            max_loaded=max_loaded,
+            request_timeout=request_timeout,
+            decode_timeout=decode_timeout,
+        )
         self.core = ServingCore(
             self.scheduler,
             self.metrics,
@@ -536,3 +545,76 @@ async def test_a_pin_that_fell_short_is_one_warning_and_counted(
     assert "1000000 of 3000000 bytes" in warning.getMessage()
     assert "raise ulimit -l" in warning.getMessage()
     assert text_of(await events(bench.core, made_call(made_spec()))) == "w0 w1 w2 "
+
+
+# -- timeouts --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def hasty() -> AsyncIterator[Bench]:
+    made = Bench(request_timeout=0.3)
+    yield made
+    await made.core.close()
+
+
+async def test_a_request_past_its_deadline_ends_with_an_error_though_its_model_loads(
+    hasty: Bench, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    with pytest.raises(TimedOut, match="CORRAL_REQUEST_TIMEOUT"):
+        await events(hasty.core, made_call(made_spec(path=f"until={gate}")))
+    gate.touch()
+    await hasty.at_rest("a:latest=ready 0/1; waiting 0")
+
+
+async def test_a_stream_past_its_deadline_ends_with_an_error_and_its_slot_comes_free(
+    hasty: Bench,
+) -> None:
+    await hasty.core.load(made_spec())
+    seen = []
+    with pytest.raises(TimedOut):
+        async for event in hasty.core.generate(
+            made_call(made_spec(), "slow 900 0.01", max_tokens=-1)
+        ):
+            seen.append(event)
+    assert isinstance(seen[0], Begun) and "w0 " in text_of(seen)
+    assert text_of(await events(hasty.core, made_call(made_spec(), "echo 2"))) == "w0 w1 "
+    timed_out = {"model": "a:latest", "endpoint": "/v1/completions", "status": "504"}
+    assert hasty.value("corral_requests_total", **timed_out) == 1
+
+
+async def test_a_wedged_worker_is_killed_its_requests_fail_and_the_next_one_loads_again() -> None:
+    bench = Bench(decode_timeout=0.3)
+    spec = made_spec(n_slots=2)
+    model = await bench.loaded(spec)
+    runs = asyncio.create_task(events(bench.core, made_call(spec, "slow 900 0.01", max_tokens=-1)))
+    with pytest.raises(WorkerWedged, match="sent nothing for the"):
+        await events(bench.core, made_call(spec, "stall"))
+    with pytest.raises(WorkerWedged):
+        await runs
+    again = await events(bench.core, made_call(spec, "echo 2"))
+    assert text_of(again) == "w0 w1 "
+    assert gone(model.pid)
+    assert bench.core.loaded()[0].pid != model.pid
+    await bench.core.close()
+
+
+async def test_the_unload_of_a_wedged_worker_ends_with_its_death() -> None:
+    bench = Bench(decode_timeout=0.3)
+    model = await bench.loaded(made_spec())
+    stream = bench.core.generate(made_call(made_spec(), "stall"))
+    await anext(stream)
+    unload = asyncio.create_task(bench.core.unload("a:latest"))
+    with pytest.raises(WorkerWedged):
+        await anext(stream)
+    await unload
+    assert gone(model.pid)
+    await bench.at_rest("empty; waiting 0")
+    await bench.core.close()
+
+
+async def test_a_worker_that_speaks_now_and_then_is_not_wedged() -> None:
+    bench = Bench(decode_timeout=0.5)
+    answer = await events(bench.core, made_call(made_spec(), "slow 8 0.1"))
+    assert text_of(answer).count("w") == 8
+    await bench.core.close()

@@ -9,7 +9,7 @@ import pytest
 from server.calls import Begun, CallEvent, Ended, Text
 from server.errors import WorkerDied
 from server.mailbox import Mailbox
-from server.protocol import Timings
+from server.protocol import Likelihood, Timings, TokenLogprobs
 
 BEGUN = Begun(3, 0)
 ENDED = Ended("stop", 3, 2, Timings(0, 0, 0), 1)
@@ -60,3 +60,13 @@ async def test_an_error_comes_after_the_text_before_it_and_stays_the_end() -> No
     assert await mailbox.get() == Text("a")
     with pytest.raises(WorkerDied, match="gone"):
         await mailbox.get()
+
+
+async def test_likelihoods_come_with_the_text_that_they_are_of_or_alone() -> None:
+    one, two = (TokenLogprobs(Likelihood(token, -1), []) for token in (b"a", b"\xc3"))
+    mailbox = Mailbox()
+    mailbox.add("a", [one])
+    mailbox.add("b")
+    assert await mailbox.get() == Text("ab", (one,))
+    mailbox.add("", [two])
+    assert await mailbox.get() == Text("", (two,))

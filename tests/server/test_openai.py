@@ -45,8 +45,15 @@ async def test_chat_answers_whole(client: httpx.AsyncClient, core: FakeCore) -> 
             "message": {"role": "assistant", "content": "Hello"},
         }
     ]
-    assert body["usage"] == {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
-    assert body["timings"]["prompt_per_second"] == 10
+    assert body["usage"] == {
+        "prompt_tokens": 5,
+        "completion_tokens": 3,
+        "total_tokens": 8,
+        "prompt_tokens_details": {"cached_tokens": 2},
+    }
+    # The three that were not cached took half a second.
+    assert (body["timings"]["cache_n"], body["timings"]["prompt_n"]) == (2, 3)
+    assert body["timings"]["prompt_per_second"] == 6
     assert body["timings"]["predicted_ms"] == 2000
     assert body["timings"]["major_faults"] == 7
     (call,) = core.calls
@@ -109,6 +116,7 @@ async def test_n_answers_have_their_own_seeds_and_one_prompt(
         "prompt_tokens": 5,
         "completion_tokens": 9,
         "total_tokens": 14,
+        "prompt_tokens_details": {"cached_tokens": 2},
     }
     streamed = await chat(client, n=2, stream=True)
     chunks = events(streamed.text)[:-1]
@@ -168,7 +176,6 @@ async def test_content_parts_are_joined(client: httpx.AsyncClient, core: FakeCor
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
         ({"messages": [{"role": "wizard", "content": "x"}]}, "messages"),
-        ({"logprobs": True}, "logprobs"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
         ({"model": None}, "model"),

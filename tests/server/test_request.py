@@ -26,6 +26,17 @@ def test_tokens_that_gave_no_text_are_counted_with_the_workers_last_word() -> No
     assert counted(metrics, "corral_generation_tokens_total") == 5
 
 
+def test_cached_tokens_are_hits_of_the_prompt_that_was_looked_up() -> None:
+    metrics = Metrics(Ledgers())
+    request = Request.of(made_call(made_spec()), 10, metrics)
+    request.submit(11, load_began=5, load_ended=6)
+    request.accept(4)
+    assert counted(metrics, "corral_prefix_cache_hits_total") == 0
+    request.finish(Finished("1", "stop", 4, 5, Timings(0, 0, 0), cached_tokens=3), 15)
+    assert counted(metrics, "corral_prefix_cache_queries_total") == 4
+    assert counted(metrics, "corral_prefix_cache_hits_total") == 3
+
+
 def test_times_count_from_the_arrival_and_between_tokens() -> None:
     metrics = Metrics(Ledgers())
     request = Request.of(made_call(made_spec()), 10, metrics)

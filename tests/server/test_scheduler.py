@@ -13,8 +13,25 @@ from hypothesis.stateful import (
 from made_calls import made_spec
 
 from server.calls import ModelSpec
-from server.effects import CancelRunning, Effect, Loaded, Reject, StartWorker, StopWorker, Submit
-from server.errors import LoadError, QueueFull, ShuttingDown, WorkerDied
+from server.effects import (
+    CancelRunning,
+    Effect,
+    Fail,
+    KillWorker,
+    Loaded,
+    Reject,
+    StartWorker,
+    StopWorker,
+    Submit,
+)
+from server.errors import (
+    LoadError,
+    QueueFull,
+    ShuttingDown,
+    TimedOut,
+    WorkerDied,
+    WorkerWedged,
+)
 from server.scheduler import Scheduler
 
 A, B, C = made_spec("a"), made_spec("b"), made_spec("c")
@@ -300,6 +317,114 @@ def test_a_model_is_loaded_with_the_newest_options_that_were_asked_for() -> None
     assert s.on_worker_exit("a", "stopped", 5) == [StartWorker(edited)]
 
 
+# -- timeouts --------------------------------------------------------------------------------
+
+
+def hasty(*, request: float | None = None, decode: float | None = None) -> Scheduler:
+    """With a model a that is ready."""
+    s = Scheduler(max_queue=9, max_loaded=9, request_timeout=request, decode_timeout=decode)
+    s.on_load("load", A, 0)
+    s.on_worker_ready("a", 0)
+    return s
+
+
+def failed(effects: list[Effect]) -> dict[str, type[Exception]]:
+    return {effect.id: type(effect.error) for effect in effects if isinstance(effect, Fail)}
+
+
+def test_a_request_that_waits_past_its_deadline_gets_an_error_and_leaves() -> None:
+    s = hasty(request=10)
+    s.on_request("1", B, 0)
+    s.on_request("2", B, 4)
+    assert s.next_deadline() == 10
+    assert s.tick(9) == []
+    late = s.tick(10)
+    assert ends(late) == {"1": TimedOut}
+    assert "10 seconds of CORRAL_REQUEST_TIMEOUT" in str(late[0])
+    assert s.next_deadline() == 14
+    # The load goes on, for whoever is left.
+    assert s.on_worker_ready("b", 11) == [Submit("2")]
+
+
+def test_a_request_that_runs_past_its_deadline_fails_at_once_and_is_cancelled() -> None:
+    s = hasty(request=10)
+    s.on_request("1", A, 0)
+    s.on_request("2", A, 1)
+    late = s.tick(10)
+    assert failed(late) == {"1": TimedOut}
+    assert late[1:] == [CancelRunning("1")]
+    # Its slot is not free before the worker has ended it.
+    assert s.on_finished("1", 10) == [Submit("2")]
+    assert s.on_cancel("1", 10) == []
+
+
+def test_a_load_has_a_deadline_too() -> None:
+    s = hasty(request=10)
+    s.on_load("slow", B, 1)
+    assert ends(s.tick(11)) == {"slow": TimedOut}
+
+
+def test_what_has_ended_has_no_deadline() -> None:
+    s = hasty(request=10)
+    s.on_request("done", A, 1)
+    s.on_finished("done", 2)
+    s.on_request("left", A, 2)
+    s.on_cancel("left", 3)
+    s.on_finished("left", 3)
+    s.on_request("died", A, 3)
+    s.on_worker_exit("a", "gone", 4)
+    s.on_request("unlucky", A, 4)
+    s.on_worker_exit("a", "no memory", 5)
+    assert s.next_deadline() is None
+    assert s.tick(100) == []
+
+
+def test_a_worker_that_is_silent_while_it_runs_requests_is_killed() -> None:
+    s = hasty(decode=10)
+    s.on_request("1", A, 50)
+    s.on_request("2", A, 50)
+    assert s.next_deadline() == 60
+    s.on_message("a", 55)
+    assert s.tick(60) == []
+    assert s.next_deadline() == 65
+    wedged = s.tick(65)
+    assert failed(wedged) == {"1": WorkerWedged}
+    assert "sent nothing for the 10 seconds of CORRAL_DECODE_TIMEOUT" in str(wedged[0])
+    assert isinstance(wedged[1], KillWorker) and wedged[2:] == []
+    assert s.tick(99) == []
+    # Who waited gets a new load.
+    effects = s.on_worker_exit("a", "killed", 100)
+    assert ends(effects) == {"1": WorkerDied}
+    assert effects[1:] == [StartWorker(A)]
+
+
+def test_silence_counts_from_the_first_request_after_an_idle_time() -> None:
+    s = hasty(decode=10)
+    s.on_request("1", A, 50)
+    s.on_finished("1", 51)
+    s.on_request("2", A, 200)
+    assert s.tick(209) == []
+    assert failed(s.tick(210)) == {"2": WorkerWedged}
+
+
+def test_a_worker_that_does_not_end_cancelled_requests_is_wedged_too() -> None:
+    s = hasty(decode=10)
+    s.on_request("1", A, 0)
+    s.on_cancel("1", 1)
+    effects = s.tick(10)
+    assert failed(effects) == {}
+    assert isinstance(effects[0], KillWorker)
+
+
+def test_nobody_expects_an_idle_a_loading_or_a_stopping_worker_to_speak() -> None:
+    s = hasty(decode=10)
+    s.on_load("slow", B, 0)
+    s.on_request("1", A, 0)
+    s.on_cancel("1", 0)
+    s.on_unload("a", 0)
+    assert s.tick(100) == []
+
+
 # -- shutdown --------------------------------------------------------------------------------
 
 
@@ -319,6 +444,8 @@ def test_a_shutdown_ends_what_waits_lets_run_what_runs_and_admits_nothing() -> N
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 MAX_LOADED = 2
+REQUEST_TIMEOUT = 9
+DECODE_TIMEOUT = 5
 KEEP_ALIVES = st.sampled_from([-1.0, 0.0, 3.0])
 
 
@@ -327,13 +454,22 @@ class World(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scheduler = Scheduler(max_queue=6, max_loaded=MAX_LOADED)
+        self.scheduler = Scheduler(
+            max_queue=6,
+            max_loaded=MAX_LOADED,
+            request_timeout=REQUEST_TIMEOUT,
+            decode_timeout=DECODE_TIMEOUT,
+        )
         self.now = 0
+        self.arrived: dict[str, int] = {}
+        self.heard: dict[str, int] = {}
         self.ids = 0
         self.specs: dict[str, ModelSpec] = {}
         self.open: set[str] = set()
         self.running: set[str] = set()
         self.cancelled: set[str] = set()
+        self.failed: set[str] = set()
+        """Their clients have been told an error, and their worker has not ended them."""
         self.workers: dict[str, str] = {}
 
     def carry_out(self, effects: list[Effect]) -> None:
@@ -345,14 +481,29 @@ class World(RuleBasedStateMachine):
                     self.workers[spec.name] = "loading"
                 case StopWorker(name):
                     assert self.workers[name] in ("loading", "ready")
-                    live = self.running - self.cancelled
+                    live = self.running - self.cancelled - self.failed
                     assert not any(self.specs[id].name == name for id in live)
                     self.workers[name] = "stopping"
                 case Submit(id):
                     assert id in self.open
                     assert self.workers[self.specs[id].name] == "ready"
+                    name = self.specs[id].name
+                    if not any(self.specs[other].name == name for other in self.running):
+                        self.heard[name] = self.now
                     self.open.remove(id)
                     self.running.add(id)
+                case Fail(id, error):
+                    assert id in self.running and id not in self.cancelled | self.failed
+                    if isinstance(error, TimedOut):
+                        assert self.now >= self.arrived[id] + REQUEST_TIMEOUT
+                    else:
+                        assert self.silent(self.specs[id].name)
+                    self.failed.add(id)
+                case KillWorker(name):
+                    assert self.workers[name] == "ready" and self.silent(name)
+                    live = self.running - self.cancelled - self.failed
+                    assert not any(self.specs[id].name == name for id in live)
+                    self.workers[name] = "stopping"
                 case CancelRunning(id):
                     assert id in self.running and id not in self.cancelled
                     self.cancelled.add(id)
@@ -368,6 +519,7 @@ class World(RuleBasedStateMachine):
         self.ids += 1
         id = str(self.ids)
         self.specs[id] = spec
+        self.arrived[id] = self.now
         self.open.add(id)
         return id
 
@@ -421,6 +573,16 @@ class World(RuleBasedStateMachine):
         self.open.discard(id)
         self.carry_out(self.scheduler.on_cancel(id, self.now))
 
+    def silent(self, name: str) -> bool:
+        return self.now >= self.heard[name] + DECODE_TIMEOUT
+
+    @precondition(lambda self: self.workers)
+    @rule(data=st.data())
+    def speak(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.workers)))
+        self.heard[name] = self.now
+        self.scheduler.on_message(name, self.now)
+
     @rule(name=NAMES)
     def unload(self, name: str) -> None:
         self.carry_out(self.scheduler.on_unload(name, self.now))
@@ -429,6 +591,11 @@ class World(RuleBasedStateMachine):
     def tick(self, seconds: int) -> None:
         self.now += seconds
         self.carry_out(self.scheduler.tick(self.now))
+        late = {id for id, at in self.arrived.items() if self.now >= at + REQUEST_TIMEOUT}
+        assert not late & self.open
+        assert late & self.running <= self.cancelled | self.failed
+        for name in {self.specs[id].name for id in self.running}:
+            assert self.workers[name] == "stopping" or not self.silent(name)
 
     @invariant()
     def bounds_hold(self) -> None:
