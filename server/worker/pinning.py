@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -67,14 +68,7 @@ class PinHook:
 
 
 def _report(result: PinResult) -> PinReport:
-    return PinReport(
-        bytes_asked=result.bytes_asked,
-        bytes_locked=result.bytes_locked,
-        n_runs=result.n_runs,
-        seconds=result.seconds,
-        errno=result.errno,
-        message=result.message,
-    )
+    return PinReport(**dataclasses.asdict(result))
 
 
 def _unknown(error: ProcUnavailable) -> PinReport:
