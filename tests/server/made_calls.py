@@ -43,6 +43,7 @@ def made_spec(
         type_k="f16",
         type_v="f16",
         flash_attn="auto",
+        pooling="model",
     )
     return ModelSpec(name, identity or f"sha256-{name}", load, keep_alive)
 
