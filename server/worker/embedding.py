@@ -7,7 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from server.protocol import Embed, Embedded, Finished, FinishReason, Rejected, Timings, ToDaemon
+from server.protocol import (
+    ContextGrown,
+    Embed,
+    Embedded,
+    Finished,
+    FinishReason,
+    Rejected,
+    Timings,
+    ToDaemon,
+)
 from server.worker.pinning import PinHook
 from server.worker.pooling import How, Pool, Rows
 from server.worker.refusals import ContextRefused, RequestRefused
@@ -19,10 +28,14 @@ from server.worker.texts import Limit, Texts, Tokenizer
 class Reader(Protocol):
     """What reads texts: a context of its own, apart from that of the slots."""
 
-    tokenizer: Tokenizer
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
     pooling: How
     limit: Limit
     n_embd: int
+    kv_bytes: int
+    """Of all contexts of the worker."""
     n_sequences: int
     """Texts that may be under way at a time."""
     n_cells: int | None
@@ -101,7 +114,8 @@ class Embedder:
             reader = self._opened()
             if message.dimensions is not None and not 1 <= message.dimensions <= reader.n_embd:
                 raise RequestRefused(
-                    f"dimensions is {message.dimensions}; this model's vectors have {reader.n_embd}",
+                    f"dimensions is {message.dimensions}; this model's vectors have "
+                    f"{reader.n_embd}",
                     "dimensions",
                 )
         except RequestRefused as refusal:
@@ -245,4 +259,5 @@ class Embedder:
         if self._reader is None:
             self._reader = self._open_reader()
             self._free = list(range(self._reader.n_sequences))
+            self._send(ContextGrown(self._reader.kv_bytes))
         return self._reader

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import ExitStack
+from dataclasses import dataclass
 
-from server.worker.llama import ContextOptions, EmbeddingContext, Model
-from server.worker.pooling import How
+from server.protocol import Pooling
+from server.worker.llama import (
+    ContextOptions,
+    EmbeddingContext,
+    Model,
+    NativeError,
+    open_embedding_context,
+)
+from server.worker.native_log import NativeLog
+from server.worker.pooling import How, resolve_pooling
+from server.worker.refusals import ContextRefused
 from server.worker.texts import Limit
 
 # llama.cpp has a row of logits for each token that it gives a vector for: in the compute buffer
@@ -38,6 +49,33 @@ def encoder_options(of_slots: ContextOptions, model: Model) -> ContextOptions:
     )
 
 
+@dataclass(frozen=True)
+class ReaderOpener:
+    """What it opens goes on `stack`."""
+
+    model: Model
+    of_slots: ContextOptions
+    n_ctx: int | None
+    """Cells of the slots' context; None: the model has none, as it only reads."""
+    pooling: Pooling
+    log: NativeLog
+    stack: ExitStack
+
+    def __call__(self) -> LlamaReader:
+        """Raises RequestRefused, ContextRefused."""
+        model = self.model
+        how = resolve_pooling(self.pooling, model.named_pooling, causal=self.n_ctx is not None)
+        if self.n_ctx is None:
+            options = encoder_options(self.of_slots, model)
+        else:
+            options = decoder_options(self.of_slots, self.n_ctx, model)
+        try:
+            context = self.stack.enter_context(open_embedding_context(model, options, self.log))
+        except NativeError as error:
+            raise ContextRefused(f"no context for embeddings could be opened: {error}") from error
+        return LlamaReader(model, context, options, how, self.log.cache_bytes)
+
+
 def _tokens_at_once(model: Model) -> int:
     return max(_LEAST_TOKENS, _LOGITS_BYTES // (4 * model.vocab.n_tokens))
 
@@ -46,11 +84,17 @@ class LlamaReader:
     """Implements embedding.Reader. Valid as long as the model and the context are open."""
 
     def __init__(
-        self, model: Model, context: EmbeddingContext, options: ContextOptions, pooling: How
+        self,
+        model: Model,
+        context: EmbeddingContext,
+        options: ContextOptions,
+        pooling: How,
+        kv_bytes: int,
     ) -> None:
         """`options` are those of the context."""
         self.tokenizer = model.vocab
         self.pooling = pooling
+        self.kv_bytes = kv_bytes
         self.n_embd = context.n_embd
         self.n_sequences = options.n_seq_max
         self.reads_whole = context.reads_whole

@@ -5,23 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 
 from residency.libc import PAGE_BYTES
 from residency.modes import LoadPlan, UnavailableMode, UnknownMode, parse_mode, plan
 from residency.procfs import PROC
-from server.protocol import ContextGrown, Load, Pooling, Ready, ToDaemon
+from server.protocol import Load, Ready, ToDaemon
 from server.worker import llama
 from server.worker.dispatch import Dispatcher
 from server.worker.embedding import Embedder
 from server.worker.engine import Engine
 from server.worker.llama_backend import LlamaBackend
-from server.worker.llama_reader import LlamaReader, decoder_options, encoder_options
+from server.worker.llama_reader import ReaderOpener, encoder_options
 from server.worker.native_log import NativeLog
 from server.worker.pinning import PinHook, advise_weights, pin_at_load
-from server.worker.pooling import resolve_pooling
-from server.worker.refusals import ContextRefused, LoadRefused
+from server.worker.refusals import LoadRefused
 from server.worker.request import Meters
 from server.worker.threads import bounded_threads, default_threads
 from server.worker.weights import weight_map
@@ -68,8 +66,10 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> D
     if context:
         backend = LlamaBackend(model, context, message.n_slots, message.prefill_slice, log)
         engine = Engine(backend, send, pin, meters)
-    read = partial(_open_reader, model, context, options, message.pooling, log, send, stack)
-    embedder = Embedder(read, send, pin, meters)
+    opener = ReaderOpener(
+        model, options, context.n_ctx if context else None, message.pooling, log, stack
+    )
+    embedder = Embedder(opener, send, pin, meters)
     return Dispatcher(engine, embedder, message.prefill_slice, pin, send)
 
 
@@ -116,29 +116,6 @@ def _open_slots(
             return None
         stack.push(opened.pop_all())
     return context
-
-
-def _open_reader(
-    model: llama.Model,
-    of_slots: llama.Context | None,
-    options: llama.ContextOptions,
-    pooling: Pooling,
-    log: NativeLog,
-    send: Callable[[ToDaemon], None],
-    stack: ExitStack,
-) -> LlamaReader:
-    """Raises RequestRefused, ContextRefused."""
-    how = resolve_pooling(pooling, model.named_pooling, causal=of_slots is not None)
-    if of_slots:
-        options = decoder_options(options, of_slots.n_ctx, model)
-    else:
-        options = encoder_options(options, model)
-    try:
-        context = stack.enter_context(llama.open_embedding_context(model, options, log))
-    except llama.NativeError as error:
-        raise ContextRefused(f"no context for embeddings could be opened: {error}") from error
-    send(ContextGrown(log.cache_bytes))
-    return LlamaReader(model, context, options, how)
 
 
 @contextmanager
