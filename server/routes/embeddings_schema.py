@@ -37,8 +37,8 @@ def _texts(value: Any) -> list[str | list[int]]:
 
 
 def _checked(inputs: list[str | list[int]]) -> list[str | list[int]]:
-    if not inputs:
-        raise ValueError("is empty")
+    if inputs in ([], [""]):
+        raise ValueError("must hold text")
     if len(inputs) > MAX_INPUTS:
         raise ValueError(f"has {len(inputs)} inputs, at most {MAX_INPUTS} are allowed")
     for index, each in enumerate(inputs):

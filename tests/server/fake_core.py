@@ -52,8 +52,10 @@ class FakeCore:
             for item in self.script:
                 if isinstance(item, ServingError):
                     raise item
-                assert not isinstance(item, asyncio.Event)
-                yield item
+                if isinstance(item, asyncio.Event):
+                    await item.wait()
+                else:
+                    yield item
         finally:
             self.closed.append(call.id)
 
