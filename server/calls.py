@@ -6,7 +6,7 @@ sees the other's types.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,7 +52,7 @@ class EmbedCall:
     id: str
     endpoint: str
     spec: ModelSpec
-    inputs: list[str | list[int]]
+    inputs: Sequence[str | list[int]]
     truncate: bool
     """Cut an input that is too long; else it is refused, and the call with it."""
     dimensions: int | None

@@ -8,6 +8,7 @@ counts are bytes, all durations seconds, all token counts tokens.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -111,7 +112,7 @@ class Embed(msgspec.Struct, frozen=True, tag=True):
     """Turn texts into vectors. Answered by Embedded…, then Finished, or by Rejected."""
 
     id: str
-    inputs: list[str | list[int]]
+    inputs: Sequence[str | list[int]]
     """Each as a prompt of Generate."""
     truncate: bool = False
     """Cut an input that is too long; else it is refused, and the request with it."""

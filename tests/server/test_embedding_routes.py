@@ -187,11 +187,9 @@ async def test_an_encoder_writes_no_text(
     client: httpx.AsyncClient, core: FakeCore, store: Store
 ) -> None:
     for name in ("chatty", "base"):
-        details = store.get(parse_name(name)).details.model_copy(update=ENCODER)
-        store.edit(
-            parse_name(name),
-            lambda stored, details=details: stored.model_copy(update={"details": details}),
-        )
+        manifest = store.get(parse_name(name))
+        details = manifest.details.model_copy(update=ENCODER)
+        store.put(parse_name(name), manifest.model_copy(update={"details": details}))
     messages = [{"role": "user", "content": "Hi"}]
     for path, more in (
         ("/v1/chat/completions", {"messages": messages}),

@@ -19,7 +19,7 @@ def pooled(how: How, *parts: int, dimensions: int | None = None) -> np.ndarray:
 
 
 def unit(vector: np.ndarray) -> np.ndarray:
-    return vector / np.linalg.norm(vector)
+    return np.asarray(vector / np.linalg.norm(vector))
 
 
 @pytest.mark.parametrize(

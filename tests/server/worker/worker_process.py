@@ -139,6 +139,8 @@ class WorkerProcess:
                 answers[message.id].finished = message
             case Accepted():
                 answers[message.id].prompt_tokens = message.prompt_tokens
+            case Rejected() if message.id in answers:
+                raise AssertionError(message)
             case _:
                 self.others.append(message)
 
