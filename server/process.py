@@ -60,7 +60,8 @@ class WorkerProcess:
         graces: Graces,
     ) -> None:
         self.pid = process.pid
-        self._model = model
+        self.model = model
+        """Whose it is, for the log."""
         self._process = process
         self._reader = reader
         self._writer = writer
@@ -98,6 +99,10 @@ class WorkerProcess:
                 raise
         return cls(model, process, reader, writer, graces or Graces())
 
+    @property
+    def runs(self) -> bool:
+        return self._process.returncode is None
+
     def send(self, frame: bytes) -> None:
         """Send a frame made by protocol.encode, without waiting for a worker that is slow to read.
 
@@ -134,11 +139,11 @@ class WorkerProcess:
         self.send(protocol.encode(Shutdown()))
         if await self._exits_within(self._graces.shutdown):
             return
-        log.warning("model=%s pid=%d does not shut down: SIGTERM", self._model, self.pid)
+        log.warning("model=%s pid=%d does not shut down: SIGTERM", self.model, self.pid)
         self._process.terminate()
         if await self._exits_within(self._graces.terminate):
             return
-        log.warning("model=%s pid=%d ignores SIGTERM: SIGKILL", self._model, self.pid)
+        log.warning("model=%s pid=%d ignores SIGTERM: SIGKILL", self.model, self.pid)
         self._process.kill()
         await self._process.wait()
 
@@ -162,7 +167,7 @@ class WorkerProcess:
 
     async def _reap(self, fault: str | None) -> None:
         if fault is not None:
-            log.error("model=%s pid=%d %s", self._model, self.pid, fault)
+            log.error("model=%s pid=%d %s", self.model, self.pid, fault)
             self._process.kill()
         elif not self._stopping and not await self._exits_within(self._graces.hang_up):
             self._process.kill()
@@ -179,7 +184,7 @@ class WorkerProcess:
         assert self._process.stdout is not None
         async for line in _lines(self._process.stdout):
             level, text = leveled(line)
-            log.log(level, "model=%s %s", self._model, text)
+            log.log(level, "model=%s %s", self.model, text)
             self._last_line = text
 
 

@@ -21,6 +21,7 @@ from server.metrics import Metrics
 from server.scheduler import Scheduler
 from server.services import Services
 from server.settings import Settings
+from server.spare import Spare
 from server.templates import Templates
 from server.version import check_library
 
@@ -97,7 +98,8 @@ async def _serve(settings: Settings, store: Store) -> None:
             request_timeout=settings.request_timeout or None,
             decode_timeout=settings.decode_timeout,
         )
-        core = ServingCore(scheduler, metrics, grace=GRACE_SECONDS)
+        spare = Spare()
+        core = ServingCore(scheduler, metrics, spawn=spare.spawn, grace=GRACE_SECONDS)
         services = Services(
             settings, store, Catalog(store, settings), core, Templates(), measures=metrics
         )
@@ -112,8 +114,10 @@ async def _serve(settings: Settings, store: Store) -> None:
         # Ends the process with a line in the log if the address is taken.
         listener = config.bind_socket()
         server = _Server(config, services, core)
+        spare.refill()
         try:
             await server.serve(sockets=[listener])
         finally:
             await server.finish()
+            await spare.close()
             listener.close()

@@ -7,10 +7,11 @@ import logging
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from server.protocol import Cancel, Embed, Generate, Load, LoadFailed, Shutdown
+from server.protocol import Cancel, Embed, Generate, Load, LoadFailed, Shutdown, ToDaemon
 from server.worker.channel import Channel
 from server.worker.refusals import BUILD_HINT, LoadRefused
 
@@ -36,12 +37,13 @@ def main() -> int:
 
 def _work(channel: Channel, stack: ExitStack) -> int:
     """Load, then serve until Shutdown. The exit status."""
+    load = _loader()
     message = channel.receive(wait=True)
     if isinstance(message, Shutdown):
         return 0
     assert isinstance(message, Load), message
     try:
-        requests = _load(message, channel, stack)
+        requests = load(message, channel.send, stack)
     except LoadRefused as error:
         channel.send(LoadFailed(str(error)))
         return EXIT_FAILED
@@ -58,14 +60,19 @@ def _work(channel: Channel, stack: ExitStack) -> int:
     return 0
 
 
-def _load(message: Load, channel: Channel, stack: ExitStack) -> Dispatcher:
-    """Raises LoadRefused."""
+def _loader() -> Callable[[Load, Callable[[ToDaemon], None], ExitStack], Dispatcher]:
+    """loading.load. Imported before a model is asked for: a spare worker waits with it."""
     try:
-        # Late: without llama_cpp the daemon must still be told why nothing loads.
+        # Without llama_cpp the daemon must still be told why nothing loads.
         from server.worker.loading import load  # noqa: PLC0415
     except ImportError as error:
-        raise LoadRefused(f"llama_cpp does not load ({error}): {BUILD_HINT}") from error
-    return load(message, channel.send, stack)
+        why = f"llama_cpp does not load ({error}): {BUILD_HINT}"
+
+        def refuse(*_: object) -> Dispatcher:
+            raise LoadRefused(why)
+
+        return refuse
+    return load
 
 
 def _serve(requests: Dispatcher, channel: Channel) -> None:

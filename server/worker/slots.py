@@ -88,19 +88,29 @@ def plan_step(sequences: Collection[Sequence], budget: int, prefill_slice: int) 
     slices = [Slice(s, 1, not s.exhausted) for s in sequences if s.behind == 1]
     reading = [s for s in sequences if s.behind > 1]
     left = budget - len(slices)
-    shares = even_shares([s.behind for s in reading], min(left, prefill_slice) if slices else left)
+    shares = prompt_shares(
+        [s.behind for s in reading], min(left, prefill_slice) if slices else left
+    )
     for s, n in zip(reading, shares, strict=True):
         if n:
             slices.append(Slice(s, n, n == s.behind and not s.exhausted))
     return slices
 
 
-def even_shares(wants: list[int], total: int) -> list[int]:
-    """`total` split evenly. What one does not want goes to those that want more."""
+def prompt_shares(wants: list[int], total: int) -> list[int]:
+    """`total` tokens for prompts that want so many more, oldest first.
+
+    What is shortest is read first, which gives the least mean time to the first token; half is
+    the oldest's, so that short ones that keep coming do not hold up a long one. Prompts of one
+    length are thus read one after the other: in equal parts, all would end as late as the last.
+    """
+    if not wants:
+        return []
     shares = [0] * len(wants)
-    left = len(wants)
-    for i in sorted(range(len(wants)), key=wants.__getitem__):
-        shares[i] = min(wants[i], -(-total // left))
-        total -= shares[i]
-        left -= 1
+    shares[0] = min(wants[0], -(-total // 2))
+    total -= shares[0]
+    for i in sorted(range(len(wants)), key=lambda i: wants[i] - shares[i]):
+        more = min(wants[i] - shares[i], total)
+        shares[i] += more
+        total -= more
     return shares

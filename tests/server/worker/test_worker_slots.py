@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.worker.slots import Sequence, even_shares, plan_step
+from server.worker.slots import Sequence, plan_step, prompt_shares
 
 N_CTX = 64
 
@@ -61,18 +61,31 @@ def test_a_decoding_sequence_never_waits_for_a_prompt_and_bounds_what_is_read() 
     assert lengths([new, old], 8, 40) == [(0, 1), (1, 7)]
 
 
-def test_prompts_alone_take_the_whole_step_in_equal_parts() -> None:
+def test_prompts_alone_take_the_whole_step() -> None:
     first, second, third = sequence(60, slot=0), sequence(5, slot=1), sequence(60, slot=2)
-    assert lengths([first, second, third], 31, 4) == [(0, 13), (1, 5), (2, 13)]
+    assert lengths([first, second, third], 31, 4) == [(0, 26), (1, 5)]
+
+
+def test_prompts_of_one_length_are_read_one_after_the_other() -> None:
+    first, second = sequence(20, slot=0), sequence(20, slot=1)
+    assert lengths([first, second], 30, 4) == [(0, 20), (1, 10)]
+
+
+def test_a_long_prompt_neither_holds_up_short_ones_nor_is_held_up_by_them() -> None:
+    assert prompt_shares([4000, 100, 50, 300], 200) == [100, 50, 50, 0]
+    assert prompt_shares([4000, 100, 50, 300], 1000) == [550, 100, 50, 300]
 
 
 @given(st.lists(st.integers(1, 100), max_size=8), st.integers(0, 300))
-def test_shares_are_even(wants: list[int], total: int) -> None:
-    shares = even_shares(wants, total)
+def test_shares_take_all_there_is_and_give_the_oldest_half(wants: list[int], total: int) -> None:
+    shares = prompt_shares(wants, total)
     assert sum(shares) == min(total, sum(wants))
     assert all(0 <= share <= want for share, want in zip(shares, wants, strict=True))
-    unsatisfied = [s for s, want in zip(shares, wants, strict=True) if s < want]
-    assert not unsatisfied or max(shares) - min(unsatisfied) <= 1
+    assert not wants or shares[0] >= min(wants[0], total / 2)
+    later = list(zip(wants, shares, strict=True))[1:]
+    for want, share in later:
+        if share:
+            assert all(other == given for other, given in later if other < want)
 
 
 def test_the_context_bounds_what_is_generated() -> None:
