@@ -79,6 +79,8 @@ class LoaderOptions(_Frozen):
     type_v: Literal["f16", "q8_0", "q4_0"] | None = None
     """How its values are; other than f16 needs flash attention."""
     flash_attn: Literal["auto", "on", "off"] | None = None
+    pooling: Literal["model", "mean", "cls", "last"] | None = None
+    """How the vectors of a text's tokens become one; model is as its GGUF says."""
 
 
 class SamplingOptions(_Frozen):
@@ -143,6 +145,11 @@ class Details(_Frozen):
     weight_bytes: Count
     metadata: dict[str, bool | WholeNumber | float | str] = {}
     """The header's scalars but the template, by key."""
+
+    @property
+    def causal(self) -> bool:
+        """A token attends to none behind it: so by default, and in what writes text."""
+        return self.metadata.get(f"{self.architecture}.attention.causal") is not False
 
 
 class Message(_Frozen):

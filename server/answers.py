@@ -54,7 +54,7 @@ async def opened(core: Core, calls: Sequence[Call]) -> Opened:
 
     Raises ServingError while a proper status can still be sent.
     """
-    events = merged([_checked(core, call) for call in calls])
+    events = merged([checked(core.generate(call)) for call in calls])
     # If this raises, the generator has ended, and closed what it had open.
     return Opened(await anext(events), events)
 
@@ -65,7 +65,9 @@ async def answered(core: Core, calls: Sequence[Call]) -> list[Answer]:
     logprobs: list[list[TokenLogprobs]] = [[] for _ in calls]
     begun: dict[int, Begun] = {}
     ended: dict[int, Ended] = {}
-    async with contextlib.aclosing(merged([_checked(core, call) for call in calls])) as events:
+    async with contextlib.aclosing(
+        merged([checked(core.generate(call)) for call in calls])
+    ) as events:
         async for index, event in events:
             match event:
                 case Text():
@@ -80,9 +82,10 @@ async def answered(core: Core, calls: Sequence[Call]) -> list[Answer]:
     ]
 
 
-async def _checked(core: Core, call: Call) -> AsyncGenerator[CallEvent]:
-    async with contextlib.aclosing(core.generate(call)) as events:
+async def checked(running: AsyncGenerator[CallEvent]) -> AsyncGenerator[CallEvent]:
+    """The events of a call; raises EndedEarly for an end that is none of its own."""
+    async with contextlib.aclosing(running) as events:
         async for event in events:
             if isinstance(event, Ended) and event.reason not in ("stop", "length"):
-                raise EndedEarly(f"the generation ended early: {event.reason}")
+                raise EndedEarly(f"the request ended early: {event.reason}")
             yield event

@@ -12,7 +12,15 @@ from starlette.requests import Request
 
 from server import failures
 from server.errors import Unauthorized
-from server.routes import ollama_generate, ollama_models, ollama_store, openai, ops, residency
+from server.routes import (
+    embeddings,
+    ollama_generate,
+    ollama_models,
+    ollama_store,
+    openai,
+    ops,
+    residency,
+)
 from server.services import Services, services_of
 
 
@@ -30,7 +38,14 @@ def build_app(services: Services) -> FastAPI:
         )
     # Probes carry no key.
     app.include_router(ops.router)
-    for routes in (openai, ollama_generate, ollama_models, ollama_store, residency):
+    for routes in (
+        openai,
+        embeddings,
+        ollama_generate,
+        ollama_models,
+        ollama_store,
+        residency,
+    ):
         app.include_router(routes.router, dependencies=[Depends(require_key)])
     app.include_router(ops.metrics_router, dependencies=[Depends(require_key)])
     return app

@@ -6,7 +6,7 @@ sees the other's types.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,8 +46,22 @@ class Call:
 
 
 @dataclass(frozen=True)
+class EmbedCall:
+    """Texts to turn into vectors, wholly resolved."""
+
+    id: str
+    endpoint: str
+    spec: ModelSpec
+    inputs: Sequence[str | list[int]]
+    truncate: bool
+    """Cut an input that is too long; else it is refused, and the call with it."""
+    dimensions: int | None
+
+
+@dataclass(frozen=True)
 class Begun:
-    """First event of every call: the prompt fits and runs. Errors before it are raised."""
+    """First event of a generation: the prompt fits and runs. Errors before it are raised. Of a
+    call for embeddings the last but one."""
 
     prompt_tokens: int
     load_seconds: float
@@ -64,6 +78,14 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Vectors:
+    """Those of the next inputs, in their order."""
+
+    vectors: tuple[bytes, ...]
+    """Each in float32, little-endian."""
+
+
+@dataclass(frozen=True)
 class Ended:
     """Last event of every call that did not raise."""
 
@@ -76,7 +98,7 @@ class Ended:
     """Of the prompt: those that had not to be computed."""
 
 
-CallEvent = Begun | Text | Ended
+CallEvent = Begun | Text | Vectors | Ended
 
 
 @dataclass(frozen=True)
@@ -103,6 +125,10 @@ class Core(Protocol):
         """Begun, Text…, Ended. Closing the iterator cancels the request. Raises before
         Begun when the request was refused or the model did not load, after it when the
         worker died."""
+        ...
+
+    def embed(self, call: EmbedCall) -> AsyncGenerator[CallEvent]:
+        """Vectors…, Begun, Ended, else as generate."""
         ...
 
     async def load(self, spec: ModelSpec) -> None:

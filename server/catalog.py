@@ -86,6 +86,13 @@ class Model:
     def eos_token(self) -> str:
         return self.manifest.details.eos_token or ""
 
+    def refuse_encoder(self) -> None:
+        """Raises BadRequest if the model cannot write text."""
+        if not self.manifest.details.causal:
+            raise BadRequest(
+                f"{self.name} is an encoder: it makes embeddings and writes no text", param="model"
+            )
+
     def spec(self) -> ModelSpec:
         """What to load now. Raises LoadError for a mode that this version cannot serve."""
         mode = str(self.loader["weight_residency"].value)
@@ -113,6 +120,7 @@ class Model:
             type_k=options["type_k"],
             type_v=options["type_v"],
             flash_attn=options["flash_attn"],
+            pooling=options["pooling"],
         )
 
 
@@ -128,11 +136,13 @@ def refuse_unavailable(mode: object, param: str) -> None:
 
 def loader_defaults(details: Details) -> dict[str, int | str]:
     """The lowest rung of the ladder."""
+    n_ctx = min(DEFAULT_N_CTX, details.context_length or DEFAULT_N_CTX)
     return {
         "weight_residency": DEFAULT_MODE.value,
-        "n_ctx": min(DEFAULT_N_CTX, details.context_length or DEFAULT_N_CTX),
+        "n_ctx": n_ctx,
         "n_batch": 2048,
-        "n_ubatch": 512,
+        # An encoder reads a text whole or not at all.
+        "n_ubatch": 512 if details.causal else max(512, n_ctx),
         # Beside a stream SmolLM2-135M reads prompts at 97 % of the rate that it has with whole
         # steps; with 64 at 92 %, with 32 at 86 % (docs/settings.md).
         "prefill_slice": 128,
@@ -142,6 +152,7 @@ def loader_defaults(details: Details) -> dict[str, int | str]:
         "type_k": "f16",
         "type_v": "f16",
         "flash_attn": "auto",
+        "pooling": "model",
     }
 
 

@@ -12,8 +12,10 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 
+import msgspec
+
 from server import protocol
-from server.calls import Call, CallEvent, Ended, LoadedModel, ModelSpec
+from server.calls import Call, CallEvent, EmbedCall, Ended, LoadedModel, ModelSpec
 from server.effects import (
     CancelRunning,
     Effect,
@@ -32,6 +34,8 @@ from server.process import WorkerProcess
 from server.protocol import (
     Accepted,
     Cancel,
+    ContextGrown,
+    Embedded,
     Finished,
     LoadFailed,
     PinReport,
@@ -75,11 +79,19 @@ class ServingCore:
 
     # -- what routes ask -------------------------------------------------------------------
 
-    async def generate(self, call: Call) -> AsyncGenerator[CallEvent]:
+    def generate(self, call: Call) -> AsyncGenerator[CallEvent]:
         """See calls.Core. A client that reads slowly gets fewer, longer Texts."""
+        return self._events(call)
+
+    def embed(self, call: EmbedCall) -> AsyncGenerator[CallEvent]:
+        """See calls.Core."""
+        return self._events(call)
+
+    async def _events(self, call: Call | EmbedCall) -> AsyncGenerator[CallEvent]:
         request = Request.of(call, self._clock(), self._metrics)
         self._requests[call.id] = request
-        self._apply(self._scheduler.on_request(call.id, call.spec, self._clock()))
+        on_request = self._scheduler.on_embed if request.embeds else self._scheduler.on_request
+        self._apply(on_request(call.id, call.spec, self._clock()))
         try:
             while True:
                 event = await request.mailbox.get()
@@ -250,6 +262,12 @@ class ServingCore:
             case Step():
                 for piece in message.pieces:
                     self._request(piece.id).add(piece, now)
+            case Embedded():
+                self._request(message.id).add_vectors(message)
+            case ContextGrown():
+                assert host.ready is not None
+                host.ready = msgspec.structs.replace(host.ready, kv_bytes=message.kv_bytes)
+                self._show()
             case Accepted():
                 self._request(message.id).accept(message.prompt_tokens)
             case Rejected():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from server.calls import Begun, CallEvent, Ended, Text
+from server.calls import Begun, CallEvent, Ended, Text, Vectors
 from server.errors import ServingError
 from server.protocol import TokenLogprobs
 
@@ -21,6 +21,7 @@ class Mailbox:
         self._begun: Begun | None = None
         self._pieces: list[str] = []
         self._logprobs: list[TokenLogprobs] = []
+        self._vectors: list[bytes] = []
         self._end: Ended | ServingError | None = None
         self._news = asyncio.Event()
 
@@ -32,6 +33,11 @@ class Mailbox:
         if text or logprobs:
             self._pieces.append(text)
             self._logprobs += logprobs
+            self._news.set()
+
+    def add_vectors(self, vectors: Sequence[bytes]) -> None:
+        if vectors:
+            self._vectors += vectors
             self._news.set()
 
     def end(self, end: Ended | ServingError) -> None:
@@ -48,6 +54,10 @@ class Mailbox:
         return event
 
     def _next(self) -> CallEvent | None:
+        if self._vectors:
+            vectors = Vectors(tuple(self._vectors))
+            self._vectors.clear()
+            return vectors
         if self._begun is not None:
             begun, self._begun = self._begun, None
             return begun

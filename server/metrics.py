@@ -58,7 +58,8 @@ class Metrics:
             _QUEUE_BUCKETS,
         )
         self._prompt_tokens = self._counter(
-            "corral_prompt_tokens", "Prompt tokens of requests that a worker accepted"
+            "corral_prompt_tokens",
+            "Prompt tokens of generations that a worker accepted, and tokens that were embedded",
         )
         self._generation_tokens = self._counter(
             "corral_generation_tokens", "Tokens that were generated"
@@ -96,6 +97,10 @@ class Metrics:
         self._prompt_tokens.labels(model).inc(prompt_tokens)
         self._prefix_queries.labels(model).inc(prompt_tokens)
         self._prefix_hits.labels(model)
+
+    def embedded(self, model: str, tokens: int) -> None:
+        """A request for embeddings has had so many tokens of its inputs read."""
+        self._prompt_tokens.labels(model).inc(tokens)
 
     def reused(self, model: str, cached_tokens: int) -> None:
         """Of an accepted request's prompt so many tokens were not computed."""

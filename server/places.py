@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from server.calls import ModelSpec
-from server.waiting_room import Waiting
+from server.protocol import MAX_EMBEDS
+from server.waiting_room import Kind, Waiting
 
 Phase = Literal["loading", "ready", "stopping"]
 
@@ -20,6 +21,8 @@ class Worker:
     last_used: float
     phase: Phase = "loading"
     running: set[str] = field(default_factory=set)
+    embedding: set[str] = field(default_factory=set)
+    """Those of the running that are for embeddings, and so in no slot."""
     cancelled: set[str] = field(default_factory=set)
     """Those of the running that nobody waits for any more."""
     heard: float = 0
@@ -33,9 +36,20 @@ class Worker:
     def busy(self) -> bool:
         return len(self.running) > len(self.cancelled)
 
-    @property
-    def full(self) -> bool:
-        return len(self.running) >= self.spec.load.n_slots
+    def has_room(self, kind: Kind) -> bool:
+        if kind == "generate":
+            return len(self.running) - len(self.embedding) < self.spec.load.n_slots
+        return kind == "load" or len(self.embedding) < MAX_EMBEDS
+
+    def start(self, waiting: Waiting) -> None:
+        self.running.add(waiting.id)
+        if waiting.kind == "embed":
+            self.embedding.add(waiting.id)
+
+    def end(self, id: str) -> None:
+        self.running.remove(id)
+        self.embedding.discard(id)
+        self.cancelled.discard(id)
 
     def serves(self, waiting: Waiting) -> bool:
         """Whether it may ever serve this request."""

@@ -35,6 +35,7 @@ async def chat_prompt(
     template: str | None = None,
 ) -> str:
     """The prompt that the template, the model's if none is given, makes. Raises BadRequest."""
+    model.refuse_encoder()
     template = template or model.template
     if template is None:
         raise BadRequest(
@@ -62,6 +63,7 @@ def build_call(
     keep_alive: float | None = None,
 ) -> Call:
     """A call in which everything the request left open is the model's default."""
+    model.refuse_encoder()
     spec = model.spec()
     if keep_alive is not None:
         spec = dataclasses.replace(spec, keep_alive=keep_alive)

@@ -8,6 +8,7 @@ counts are bytes, all durations seconds, all token counts tokens.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -18,6 +19,10 @@ MAX_FRAME_BYTES = 64 << 20
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 CacheType = Literal["f16", "q8_0", "q4_0"]
 FlashAttention = Literal["auto", "on", "off"]
+Pooling = Literal["model", "mean", "cls", "last"]
+
+MAX_EMBEDS = 32
+"""Embedding requests that a worker has at a time, beside those in its slots."""
 
 
 class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,6 +88,8 @@ class Load(msgspec.Struct, frozen=True, tag=True):
     type_v: CacheType
     flash_attn: FlashAttention
     """auto: where the model and its devices support it."""
+    pooling: Pooling
+    """How a text's vectors become one: model is as the GGUF says, else by the last token."""
 
 
 class Generate(msgspec.Struct, frozen=True, tag=True):
@@ -101,6 +108,18 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
     """How many of the likeliest tokens to tell beside each one drawn; None tells nothing."""
 
 
+class Embed(msgspec.Struct, frozen=True, tag=True):
+    """Turn texts into vectors. Answered by Embedded…, then Finished, or by Rejected."""
+
+    id: str
+    inputs: Sequence[str | list[int]]
+    """Each as a prompt of Generate."""
+    truncate: bool = False
+    """Cut an input that is too long; else it is refused, and the request with it."""
+    dimensions: int | None = None
+    """Keep so many of a vector's first numbers; None keeps all."""
+
+
 class Cancel(msgspec.Struct, frozen=True, tag=True):
     """Stop a request, wherever it is. Answered by its Finished; ignored if unknown."""
 
@@ -111,7 +130,7 @@ class Shutdown(msgspec.Struct, frozen=True, tag=True):
     """End all requests as cancelled, free the model, exit 0."""
 
 
-ToWorker = Load | Generate | Cancel | Shutdown
+ToWorker = Load | Generate | Embed | Cancel | Shutdown
 
 # -- to the daemon ---------------------------------------------------------------------
 
@@ -189,6 +208,21 @@ class Step(msgspec.Struct, frozen=True, tag=True):
     pieces: list[Piece]
 
 
+class Embedded(msgspec.Struct, frozen=True, tag=True):
+    """The vectors of a request's next inputs, in their order. None is a sign of life."""
+
+    id: str
+    vectors: list[bytes]
+    """Each of length 1, in float32, little-endian."""
+
+
+class ContextGrown(msgspec.Struct, frozen=True, tag=True):
+    """The worker has allocated more for KV cells since Ready."""
+
+    kv_bytes: int
+    """Of all contexts together."""
+
+
 class Timings(msgspec.Struct, frozen=True):
     """Where a request's time went, as the worker saw it."""
 
@@ -199,7 +233,7 @@ class Timings(msgspec.Struct, frozen=True):
 
 
 class Finished(msgspec.Struct, frozen=True, tag=True):
-    """A request ended; its only end after Accepted."""
+    """A request ended; its only end after Accepted, or of an Embed that was not rejected."""
 
     id: str
     reason: FinishReason
@@ -225,7 +259,9 @@ class PinReport(msgspec.Struct, frozen=True, tag=True):
     """Empty, or what failed and the remedy."""
 
 
-ToDaemon = Ready | LoadFailed | Accepted | Rejected | Step | Finished | PinReport
+ToDaemon = (
+    Ready | LoadFailed | Accepted | Rejected | Step | Embedded | ContextGrown | Finished | PinReport
+)
 
 # -- framing ---------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""One generation on its way through the daemon: what it has seen so far, and its log line."""
+"""One request on its way through the daemon: what it has seen so far, and its log line."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import logging
 from dataclasses import dataclass, field
 
 from server import protocol
-from server.calls import Begun, Call, Ended
+from server.calls import Begun, Call, EmbedCall, Ended
 from server.errors import BadRequest, ServingError
 from server.mailbox import Mailbox
 from server.metrics import Metrics
-from server.protocol import Finished, Generate, Piece, ProtocolError
+from server.protocol import Embed, Embedded, Finished, Generate, Piece, ProtocolError
 
 log = logging.getLogger("corral.request")
 
@@ -22,11 +22,11 @@ CLIENT_WENT_AWAY = 499
 class Request:
     """Times are seconds of the core's clock."""
 
-    call: Call
+    call: Call | EmbedCall
     arrived: float
     metrics: Metrics
     frame: bytes
-    """The Generate message, until it is sent."""
+    """The message for the worker, until it is sent."""
     mailbox: Mailbox = field(default_factory=Mailbox)
     abandoned: int | None = None
     """The status it will end with though its worker still runs it; None: it is waited for."""
@@ -38,21 +38,19 @@ class Request:
     _generated: int = 0
 
     @classmethod
-    def of(cls, call: Call, now: float, metrics: Metrics) -> Request:
+    def of(cls, call: Call | EmbedCall, now: float, metrics: Metrics) -> Request:
         """Raises BadRequest if the prompt is longer than a message may be."""
-        message = Generate(
-            id=call.id,
-            prompt=call.prompt,
-            sampling=call.sampling,
-            max_tokens=call.max_tokens,
-            stop=list(call.stop),
-            ignore_eos=call.ignore_eos,
-            logprobs=call.logprobs,
-        )
+        embeds = isinstance(call, EmbedCall)
         try:
+            message = _embed(call) if isinstance(call, EmbedCall) else _generate(call)
             return cls(call, now, metrics, protocol.encode(message))
         except ProtocolError as error:
-            raise BadRequest(f"the prompt is too long: {error}", param="prompt") from error
+            param = "input" if embeds else "prompt"
+            raise BadRequest(f"the {param} is too long: {error}", param=param) from error
+
+    @property
+    def embeds(self) -> bool:
+        return isinstance(self.call, EmbedCall)
 
     @property
     def model(self) -> str:
@@ -89,10 +87,19 @@ class Request:
         self._last_token = now
         self._count(self._generated + piece.n_tokens)
 
+    def add_vectors(self, embedded: Embedded) -> None:
+        """The worker has read more of the inputs."""
+        self.mailbox.add_vectors(embedded.vectors)
+
     def finish(self, finished: Finished, now: float) -> None:
         """The worker ended it."""
-        self._count(finished.completion_tokens)
-        self.metrics.reused(self.model, finished.cached_tokens)
+        if self.embeds:
+            self._prompt_tokens = finished.prompt_tokens
+            self.metrics.embedded(self.model, finished.prompt_tokens)
+            self.mailbox.begin(Begun(finished.prompt_tokens, self._load_seconds))
+        else:
+            self._count(finished.completion_tokens)
+            self.metrics.reused(self.model, finished.cached_tokens)
         faults = finished.timings.major_faults
         if finished.reason == "error":
             error = ServingError(finished.error or "the worker gave no reason")
@@ -144,3 +151,19 @@ class Request:
 
     def _since_arrival(self, at: float | None) -> str:
         return "-" if at is None else f"{at - self.arrived:.3f}"
+
+
+def _generate(call: Call) -> Generate:
+    return Generate(
+        id=call.id,
+        prompt=call.prompt,
+        sampling=call.sampling,
+        max_tokens=call.max_tokens,
+        stop=list(call.stop),
+        ignore_eos=call.ignore_eos,
+        logprobs=call.logprobs,
+    )
+
+
+def _embed(call: EmbedCall) -> Embed:
+    return Embed(call.id, call.inputs, call.truncate, call.dimensions)

@@ -3,7 +3,9 @@
 Pure and synchronous: no clock, process or event loop. Every event takes the time `now` in
 seconds of any steady clock and returns the effects to carry out, in order.
 
-- A model runs at most `spec.load.n_slots` requests; the others wait, oldest first.
+- A model runs at most `spec.load.n_slots` generations, and beside them MAX_EMBEDS requests for
+  embeddings; the others wait, oldest first. An embedding holds no cells of the slots, and the
+  worker gives it turns between their steps: in a slot it would wait for whole answers.
 - At most `max_queue` requests wait in all; one more gets QueueFull.
 - At most `max_loaded` models have a worker. A model without one takes the place of the least
   recently used: of an idle one at once; a busy one yields, which means that it still serves
@@ -50,7 +52,7 @@ from server.errors import (
     WorkerWedged,
 )
 from server.places import Worker
-from server.waiting_room import Waiting, WaitingRoom
+from server.waiting_room import Kind, Waiting, WaitingRoom
 
 
 class Scheduler:
@@ -80,11 +82,15 @@ class Scheduler:
 
     def on_request(self, id: str, spec: ModelSpec, now: float) -> list[Effect]:
         """A generation arrives. It ends by Reject, on_cancel or on_finished."""
-        return self._on_arrival(id, spec, now, generates=True)
+        return self._on_arrival(id, spec, now, "generate")
+
+    def on_embed(self, id: str, spec: ModelSpec, now: float) -> list[Effect]:
+        """A request for embeddings arrives. It ends as a generation does."""
+        return self._on_arrival(id, spec, now, "embed")
 
     def on_load(self, id: str, spec: ModelSpec, now: float) -> list[Effect]:
         """The model shall be loaded. It ends by Loaded, Reject or on_cancel."""
-        return self._on_arrival(id, spec, now, generates=False)
+        return self._on_arrival(id, spec, now, "load")
 
     def on_unload(self, name: str, now: float) -> list[Effect]:
         """The model's worker shall stop once what it runs has ended."""
@@ -133,8 +139,7 @@ class Scheduler:
         """The worker has ended the request, in whatever way."""
         self._deadlines.end(id)
         worker = self._running.pop(id)
-        worker.running.remove(id)
-        worker.cancelled.discard(id)
+        worker.end(id)
         worker.last_used = now
         return self._settle(now)
 
@@ -186,9 +191,9 @@ class Scheduler:
 
     # -- decisions -------------------------------------------------------------------------
 
-    def _on_arrival(self, id: str, spec: ModelSpec, now: float, generates: bool) -> list[Effect]:
+    def _on_arrival(self, id: str, spec: ModelSpec, now: float, kind: Kind) -> list[Effect]:
         assert id not in self._waiting and id not in self._running
-        arrival = Waiting(id, spec, self._arrived, generates)
+        arrival = Waiting(id, spec, self._arrived, kind)
         self._arrived += 1
         if self._shutting_down:
             return [Reject(id, ShuttingDown())]
@@ -206,7 +211,7 @@ class Scheduler:
         # Behind somebody for other weights it waits for these.
         if not all(map(worker.serves, [*self._waiting.of(name), arrival])):
             return False
-        return not arrival.generates or not worker.full
+        return worker.has_room(arrival.kind)
 
     def _settle(self, now: float) -> list[Effect]:
         """Bring the state to rest after any event."""
@@ -221,25 +226,25 @@ class Scheduler:
         return [*effects, *self._start_workers(now)]
 
     def _serve(self, name: str, worker: Worker, now: float) -> Iterator[Effect]:
-        """Hand over what waits, oldest first; a load needs no slot and passes those that do."""
+        """Hand over what waits, oldest first; what needs no slot passes those that do."""
         if worker.phase != "ready":
             return
         for waiting in self._waiting.of(name):
             if not worker.serves(waiting):
                 break
-            if waiting.generates and worker.full:
+            if not worker.has_room(waiting.kind):
                 continue
             self._waiting.remove(waiting.id)
             worker.keep_alive, worker.last_used = waiting.spec.keep_alive, now
-            if waiting.generates:
-                if not worker.running:
-                    worker.heard = now
-                worker.running.add(waiting.id)
-                self._running[waiting.id] = worker
-                yield Submit(waiting.id)
-            else:
+            if waiting.kind == "load":
                 self._deadlines.end(waiting.id)
                 yield Loaded(waiting.id)
+                continue
+            if not worker.running:
+                worker.heard = now
+            worker.start(waiting)
+            self._running[waiting.id] = worker
+            yield Submit(waiting.id)
 
     def _time_out(self, now: float) -> Iterator[Effect]:
         for id, error in self._deadlines.take_due(now):

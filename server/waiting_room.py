@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from server.calls import ModelSpec
+
+Kind = Literal["generate", "embed", "load"]
 
 
 @dataclass(frozen=True)
@@ -16,8 +19,8 @@ class Waiting:
     spec: ModelSpec
     order: int
     """Rank of arrival."""
-    generates: bool
-    """False if it only wants the model loaded."""
+    kind: Kind
+    """What it wants of the worker; load is no more than that the model be loaded."""
 
 
 class WaitingRoom:

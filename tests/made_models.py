@@ -127,6 +127,72 @@ def write_mamba(path: Path, tokenizer_of: Path) -> Path:
     return path
 
 
+BERT_WORDS = ("the", "sea", "is", "blue", "deep", "cat", "dog", "runs", "fast", "tax", "law")
+
+
+def write_bert(
+    path: Path,
+    *,
+    pooling: gguf.PoolingType | None = gguf.PoolingType.MEAN,
+    context: int = 128,
+    layers: int = 2,
+) -> Path:
+    """An encoder with a tokenizer of letters and BERT_WORDS. Deterministic."""
+    width, hidden = 64, 128
+    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokens = [*special, *(f"\u2581{word}" for word in (*letters, *BERT_WORDS)), *letters]
+    with gguf_writer(path, architecture="bert") as writer:
+        writer.add_name("made-bert")
+        writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
+        writer.add_context_length(context)
+        writer.add_embedding_length(width)
+        writer.add_block_count(layers)
+        writer.add_feed_forward_length(hidden)
+        writer.add_head_count(2)
+        writer.add_layer_norm_eps(1e-12)
+        writer.add_causal_attention(False)
+        if pooling is not None:
+            writer.add_pooling_type(pooling)
+        writer.add_tokenizer_model("bert")
+        writer.add_token_list(tokens)
+        writer.add_token_types([3] * len(special) + [1] * (len(tokens) - len(special)))
+        writer.add_token_type_count(2)
+        writer.add_bos_token_id(2)
+        writer.add_sep_token_id(3)
+        writer.add_pad_token_id(0)
+        writer.add_unk_token_id(1)
+        writer.add_mask_token_id(4)
+        for name, dims in _bert_shapes(len(tokens), context, layers, width, hidden):
+            tensor = np.zeros(dims, np.float32) if name.endswith("bias") else _random(name, dims)
+            # llama.cpp adds these to f32, and takes no other type.
+            added = name.startswith(("position", "token_types"))
+            writer.add_tensor(name, tensor.astype(np.float32) if added else tensor)
+    return path
+
+
+def _bert_shapes(
+    vocabulary: int, context: int, layers: int, width: int, hidden: int
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield "token_embd.weight", (vocabulary, width)
+    yield "position_embd.weight", (context, width)
+    yield "token_types.weight", (2, width)
+    yield "token_embd_norm.weight", (width,)
+    yield "token_embd_norm.bias", (width,)
+    for layer in range(layers):
+        block = f"blk.{layer}."
+        for projection in ("attn_q", "attn_k", "attn_v", "attn_output"):
+            yield f"{block}{projection}.weight", (width, width)
+            yield f"{block}{projection}.bias", (width,)
+        yield f"{block}ffn_up.weight", (hidden, width)
+        yield f"{block}ffn_up.bias", (hidden,)
+        yield f"{block}ffn_down.weight", (width, hidden)
+        yield f"{block}ffn_down.bias", (width,)
+        for norm in ("attn_output_norm", "layer_output_norm"):
+            yield f"{block}{norm}.weight", (width,)
+            yield f"{block}{norm}.bias", (width,)
+
+
 def _write_hyperparameters(writer: gguf.GGUFWriter, shape: MoeShape) -> None:
     writer.add_name("made-moe")
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)

@@ -165,7 +165,7 @@ def shown(model: Model) -> Shown:
             f"{arch}.embedding_length": known.embedding_length,
             f"{arch}.block_count": known.block_count,
         },
-        capabilities=["completion"],
+        capabilities=["completion", "embedding"] if known.causal else ["embedding"],
         messages=[Message(m.role, m.content) for m in model.messages],
         modified_at=iso(model.manifest.modified_at),
         effective={key: Option(e.value, e.source) for key, e in model.loader.items()},

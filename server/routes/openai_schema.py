@@ -56,16 +56,16 @@ def _part(part: Any) -> str:
 
 def _prompts(value: Any) -> list[str | list[int]]:
     """One prompt or many, each text or token ids."""
-    prompts = [value] if isinstance(value, str) or _is_tokens(value) else value
+    prompts = [value] if isinstance(value, str) or is_tokens(value) else value
     if isinstance(prompts, list) and prompts:
         if len(prompts) > MAX_CALLS:
             raise ValueError(f"{len(prompts)} prompts, at most {MAX_CALLS} are allowed")
-        if all(isinstance(p, str) or _is_tokens(p) for p in prompts):
+        if all(isinstance(p, str) or is_tokens(p) for p in prompts):
             return prompts
     raise ValueError("must be a string, a list of strings, a list of token ids or a list of those")
 
 
-def _is_tokens(value: Any) -> bool:
+def is_tokens(value: Any) -> bool:
     """Whether it is a list of token ids. Raises ValueError if they are too many."""
     if not isinstance(value, list) or not value or type(value[0]) is not int:
         return False

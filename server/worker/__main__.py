@@ -11,12 +11,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from server.protocol import Cancel, Generate, Load, LoadFailed, Shutdown, ToDaemon
+from server.protocol import Cancel, Embed, Generate, Load, LoadFailed, Shutdown, ToDaemon
 from server.worker.channel import Channel
 from server.worker.refusals import BUILD_HINT, LoadRefused
 
 if TYPE_CHECKING:
-    from server.worker.engine import Engine
+    from server.worker.dispatch import Dispatcher
 
 logger = logging.getLogger("worker")
 
@@ -43,7 +43,7 @@ def _work(channel: Channel, stack: ExitStack) -> int:
         return 0
     assert isinstance(message, Load), message
     try:
-        engine = load(message, channel.send, stack)
+        requests = load(message, channel.send, stack)
     except LoadRefused as error:
         channel.send(LoadFailed(str(error)))
         return EXIT_FAILED
@@ -52,15 +52,15 @@ def _work(channel: Channel, stack: ExitStack) -> int:
         channel.send(LoadFailed(repr(error)))
         return EXIT_FAILED
     try:
-        _serve(engine, channel)
+        _serve(requests, channel)
     except Exception as error:
         logger.exception("%s stops serving", message.model)
-        engine.end_all("error", f"the worker failed: {error!r}")
+        requests.end_all("error", f"the worker failed: {error!r}")
         return EXIT_FAILED
     return 0
 
 
-def _loader() -> Callable[[Load, Callable[[ToDaemon], None], ExitStack], Engine]:
+def _loader() -> Callable[[Load, Callable[[ToDaemon], None], ExitStack], Dispatcher]:
     """loading.load. Imported before a model is asked for: a spare worker waits with it."""
     try:
         # Without llama_cpp the daemon must still be told why nothing loads.
@@ -68,27 +68,29 @@ def _loader() -> Callable[[Load, Callable[[ToDaemon], None], ExitStack], Engine]
     except ImportError as error:
         why = f"llama_cpp does not load ({error}): {BUILD_HINT}"
 
-        def refuse(*_: object) -> Engine:
+        def refuse(*_: object) -> Dispatcher:
             raise LoadRefused(why)
 
         return refuse
     return load
 
 
-def _serve(engine: Engine, channel: Channel) -> None:
+def _serve(requests: Dispatcher, channel: Channel) -> None:
     while True:
-        while (message := channel.receive(wait=engine.idle)) is not None:
+        while (message := channel.receive(wait=requests.idle)) is not None:
             match message:
                 case Generate():
-                    engine.on_generate(message)
+                    requests.on_generate(message)
+                case Embed():
+                    requests.on_embed(message)
                 case Cancel():
-                    engine.on_cancel(message.id)
+                    requests.on_cancel(message.id)
                 case Shutdown():
-                    engine.end_all("cancelled")
+                    requests.end_all("cancelled")
                     return
                 case Load():
                     raise AssertionError("a second Load")
-        engine.step()
+        requests.step()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from server.protocol import (
     HEADER_BYTES,
+    MAX_EMBEDS,
     ProtocolError,
     ToDaemon,
     ToWorker,
@@ -27,8 +28,9 @@ EXIT_ORPHANED = 3
 EXIT_PROTOCOL = 4
 
 # The daemon has at most one Generate and one Cancel per slot on the way, and llama.cpp has
-# 256 sequences. A full queue stops the reader, and so, in time, the sender.
-_QUEUE_LENGTH = 2 * 256
+# 256 sequences; the same for embedding requests. A full queue stops the reader, and so, in time,
+# the sender.
+_QUEUE_LENGTH = 2 * (256 + MAX_EMBEDS)
 
 
 class Channel:

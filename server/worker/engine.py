@@ -44,6 +44,11 @@ class Engine:
         """A step would do nothing."""
         return not self._running and not self._waiting and not self._pin.busy
 
+    @property
+    def writing(self) -> bool:
+        """Some answer waits for its next token."""
+        return any(sequence.behind == 1 for sequence in self.cells.running)
+
     def on_generate(self, message: Generate) -> None:
         """Accepts the request, for which there has to be a slot, or rejects it."""
         try:

@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import llama_cpp.llama_cpp as c
@@ -97,18 +98,29 @@ class Vocab:
         bos = int(c.llama_vocab_bos(handle))
         adds_bos = bool(c.llama_vocab_get_add_bos(handle)) and bos >= 0
         self._bos_text = c.llama_vocab_get_text(handle, bos) if adds_bos else b""
+        self.adds_end = bool(c.llama_vocab_get_add_eos(handle) or c.llama_vocab_get_add_sep(handle))
+        """A text's last token is one that ends it."""
         self._piece = ctypes.create_string_buffer(256)
 
     def tokenize(self, text: str) -> Tokens:
         """Special tokens parsed; BOS added where the model wants one and the text has none."""
         raw = text.encode()
         has_bos = bool(self._bos_text) and raw.startswith(self._bos_text)
-        # A token covers at least one byte; two more for BOS and EOS.
+        # A token covers at least one byte, before normalising; two more for BOS and EOS.
         tokens = np.empty(len(raw) + 2, dtype=np.int32)
-        room = tokens.ctypes.data_as(ctypes.POINTER(c.llama_token))
-        n = c.llama_tokenize(self.handle, raw, len(raw), room, len(tokens), not has_bos, True)
+        n = self._tokenize(raw, tokens, not has_bos)
+        if n < 0:
+            tokens = np.empty(-n, dtype=np.int32)
+            n = self._tokenize(raw, tokens, not has_bos)
         assert 0 <= n <= len(tokens), (n, len(raw))
         return tokens[:n].copy()
+
+    def _tokenize(self, raw: bytes, tokens: Tokens, add_special: bool) -> int:
+        """How many there are; negative if they have no room."""
+        room = tokens.ctypes.data_as(ctypes.POINTER(c.llama_token))
+        return int(
+            c.llama_tokenize(self.handle, raw, len(raw), room, len(tokens), add_special, True)
+        )
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """The token's bytes, perhaps part of a character; of special tokens only if wanted."""
@@ -118,8 +130,10 @@ class Vocab:
             return self.piece(token, special=special)
         return self._piece.raw[:n]
 
+    @cached_property
     def longest_token(self) -> int:
-        """Bytes of the longest token's entry, where bytes may be escaped but none left out."""
+        """Bytes of the longest token's entry, where bytes may be escaped but none left out. On
+        demand, as it takes a call for each of the vocabulary."""
         texts = (c.llama_vocab_get_text(self.handle, token) for token in range(self.n_tokens))
         return max(len(text) for text in texts)
 
@@ -136,10 +150,32 @@ class Model:
         self.vocab = Vocab(c.llama_model_get_vocab(handle))
 
     @property
-    def is_decoder(self) -> bool:
-        """A plain one, neither an encoder nor an encoder-decoder pair."""
+    def has_separate_encoder(self) -> bool:
+        """As T5 has, with a decoder or without. llama.cpp does not count BERT among these."""
+        return bool(c.llama_model_has_encoder(self.handle))
+
+    @property
+    def has_states(self) -> bool:
+        """A sequence has a state, or a state beside its cells: recurrent or hybrid."""
         handle = self.handle
-        return bool(c.llama_model_has_decoder(handle) and not c.llama_model_has_encoder(handle))
+        return bool(c.llama_model_is_recurrent(handle) or c.llama_model_is_hybrid(handle))
+
+    @property
+    def n_ctx_train(self) -> int:
+        return int(c.llama_model_n_ctx_train(self.handle))
+
+    @property
+    def named_pooling(self) -> int | None:
+        """llama.cpp's number for how the GGUF says a text's vectors become one; None: not at
+        all."""
+        named = self._metadata(f"{self._metadata('general.architecture')}.pooling_type")
+        return int(named) if named else None
+
+    def _metadata(self, key: str) -> str:
+        """A value of the GGUF's header as text, empty if it has none."""
+        text = ctypes.create_string_buffer(256)
+        c.llama_model_meta_val_str(self.handle, key.encode(), text, len(text))
+        return text.value.decode(errors="replace")
 
     def weights(self) -> list[Weight]:
         extent = c.llama_weight_extent()
@@ -199,14 +235,17 @@ class Batch:
     def clear(self) -> None:
         self.native.n_tokens = 0
 
-    def add(self, tokens: Tokens, position: int, seq: int, *, output: bool) -> int:
-        """Appends a run of one sequence. Index of its last token, whose logits `output` wants."""
+    def add(
+        self, tokens: Tokens, position: int, seq: int, *, output: bool, all_outputs: bool = False
+    ) -> int:
+        """Appends a run of one sequence. Index of its last token, whose logits `output` wants;
+        `all_outputs` wants those of all."""
         start = int(self.native.n_tokens)
         end = start + len(tokens)
         self._tokens[start:end] = tokens
         self._positions[start:end] = self._counting[: len(tokens)] + position
         self._seqs[start:end] = seq
-        self._outputs[start:end] = 0
+        self._outputs[start:end] = all_outputs
         self._outputs[end - 1] = output
         self.native.n_tokens = end
         return end - 1
@@ -232,6 +271,8 @@ class Context:
     def __init__(self, handle: int) -> None:
         self.handle = handle
         self._memory = c.llama_get_memory(handle)
+        self.has_memory = bool(self._memory)
+        """Without, as in encoders, a text is read whole, and none can be written."""
         model = c.llama_get_model(handle)
         self._window = int(c.llama_model_n_swa(model))
         self.whole_states = bool(
@@ -295,6 +336,61 @@ def open_context(model: Model, options: ContextOptions, log: NativeLog) -> Itera
         raise NativeError(log.last_errors())
     try:
         yield Context(handle)
+    finally:
+        c.llama_free(handle)
+
+
+class EmbeddingContext:
+    """A context that gives a vector for each token. Valid inside open_embedding_context."""
+
+    def __init__(self, context: Context, n_embd: int) -> None:
+        self._context = context
+        self._batch = Batch(context.n_batch)
+        self.n_embd = n_embd
+        self.has_memory = context.has_memory
+        self.reads_whole = not (context.has_memory and c.llama_get_causal_attn(context.handle))
+        """A token attends to later ones too, so all of a text are read at once."""
+        self.n_ctx = context.n_ctx
+        self.n_batch = context.n_batch
+        self.forget = context.forget
+
+    def read(self, runs: Sequence[tuple[int, int, Tokens]]) -> npt.NDArray[np.float32] | int:
+        """The vectors behind all tokens of these runs, each a sequence, a position and tokens:
+        (tokens, n_embd), a view valid until the next read. Or the status of a failure."""
+        self._batch.clear()
+        for seq, position, tokens in runs:
+            self._batch.add(tokens, position, seq, output=True, all_outputs=True)
+        if status := self._context.decode(self._batch):
+            return status
+        rows = c.llama_get_embeddings(self._context.handle)
+        return np.ctypeslib.as_array(rows, (int(self._batch.native.n_tokens), self.n_embd))
+
+
+@contextmanager
+def open_embedding_context(
+    model: Model, options: ContextOptions, log: NativeLog
+) -> Iterator[EmbeddingContext]:
+    """A second context, beside the one that generates, whose cells and buffers are its own.
+    n_batch tokens are computed at a time. Raises NativeError."""
+    params = c.llama_context_default_params()
+    params.n_ctx = options.n_ctx
+    # All tokens are outputs, for which llama.cpp has a row of logits each, wanted or not.
+    params.n_batch = params.n_ubatch = params.n_outputs_max = options.n_batch
+    params.n_seq_max = options.n_seq_max
+    params.n_threads = params.n_threads_batch = options.n_threads
+    params.kv_unified = True
+    params.type_k = _CACHE_TYPES[options.type_k]
+    params.type_v = _CACHE_TYPES[options.type_v]
+    params.flash_attn_type = _FLASH_ATTENTION[options.flash_attn]
+    params.swa_full = False
+    params.embeddings = True
+    # A vector for each token: pooled by llama.cpp, a text would have to fit into one ubatch.
+    params.pooling_type = c.LLAMA_POOLING_TYPE_NONE
+    handle = c.llama_init_from_model(model.handle, params)
+    if not handle:
+        raise NativeError(log.last_errors())
+    try:
+        yield EmbeddingContext(Context(handle), int(c.llama_model_n_embd_out(model.handle)))
     finally:
         c.llama_free(handle)
 

@@ -51,10 +51,9 @@ class LlamaBackend:
         self.piece = self._vocab.piece
         self.is_end = self._vocab.is_end
 
-    @cached_property
+    @property
     def longest_token(self) -> int:
-        """On demand, as it takes a call for each of the vocabulary."""
-        return self._vocab.longest_token()
+        return self._vocab.longest_token
 
     @cached_property
     def _ends(self) -> list[int]:

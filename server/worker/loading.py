@@ -12,8 +12,11 @@ from residency.modes import LoadPlan, UnavailableMode, UnknownMode, parse_mode, 
 from residency.procfs import PROC
 from server.protocol import Load, Ready, ToDaemon
 from server.worker import llama
+from server.worker.dispatch import Dispatcher
+from server.worker.embedding import Embedder
 from server.worker.engine import Engine
 from server.worker.llama_backend import LlamaBackend
+from server.worker.llama_reader import ReaderOpener, encoder_options
 from server.worker.native_log import NativeLog
 from server.worker.pinning import PinHook, advise_weights, pin_at_load
 from server.worker.refusals import LoadRefused
@@ -26,10 +29,11 @@ _MIN_CTX = 256
 _MAX_CTX = (1 << 31) - _MIN_CTX
 
 
-def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> Engine:
+def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> Dispatcher:
     """Loads; sends Ready, then what became of a pin at load. Raises LoadRefused.
 
-    What it opens goes on `stack`, from which the context is closed before its model.
+    What it opens goes on `stack`, from which the contexts are closed before their model. That
+    for embeddings is opened at the first request for one.
     """
     started = time.perf_counter()
     try:
@@ -41,14 +45,14 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> E
         model = stack.enter_context(_open_model(message, load_plan, log))
         weights = weight_map(model.weights(), PAGE_BYTES)
         advise_weights(load_plan, weights.mapped)
-        context = stack.enter_context(llama.open_context(model, options, log))
+        context = _open_slots(model, options, log, stack)
     except (UnknownMode, UnavailableMode, llama.LibraryMismatch, llama.NativeError) as error:
         raise LoadRefused(str(error)) from error
     pinned = pin_at_load(weights.mapped) if load_plan.use_mlock else None
     send(
         Ready(
             load_seconds=time.perf_counter() - started,
-            n_ctx=context.n_ctx,
+            n_ctx=context.n_ctx if context else encoder_options(options, model).n_ctx,
             n_slots=message.n_slots,
             weights=weights.bytes,
             kv_bytes=log.cache_bytes,
@@ -56,12 +60,17 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> E
     )
     if pinned:
         send(pinned)
-    return Engine(
-        LlamaBackend(model, context, message.n_slots, message.prefill_slice, log),
-        send,
-        PinHook(weights.mapped, armed=load_plan.pin_after_first),
-        Meters(time.perf_counter, lambda: PROC.major_faults("self")),
+    pin = PinHook(weights.mapped, armed=load_plan.pin_after_first)
+    meters = Meters(time.perf_counter, lambda: PROC.major_faults("self"))
+    engine = None
+    if context:
+        backend = LlamaBackend(model, context, message.n_slots, message.prefill_slice, log)
+        engine = Engine(backend, send, pin, meters)
+    opener = ReaderOpener(
+        model, options, context.n_ctx if context else None, message.pooling, log, stack
     )
+    embedder = Embedder(opener, send, pin, meters)
+    return Dispatcher(engine, embedder, message.prefill_slice, pin, send)
 
 
 def context_options(message: Load) -> llama.ContextOptions:
@@ -97,6 +106,18 @@ def context_options(message: Load) -> llama.ContextOptions:
     )
 
 
+def _open_slots(
+    model: llama.Model, options: llama.ContextOptions, log: NativeLog, stack: ExitStack
+) -> llama.Context | None:
+    """None: the model keeps nothing of what it has read, as encoders do, and can write no text."""
+    with ExitStack() as opened:
+        context = opened.enter_context(llama.open_context(model, options, log))
+        if not context.has_memory:
+            return None
+        stack.push(opened.pop_all())
+    return context
+
+
 @contextmanager
 def _open_model(message: Load, plan: LoadPlan, log: NativeLog) -> Iterator[llama.Model]:
     missing = [path for path in message.paths if not Path(path).is_file()]
@@ -109,8 +130,11 @@ def _open_model(message: Load, plan: LoadPlan, log: NativeLog) -> Iterator[llama
         n_gpu_layers=message.n_gpu_layers,
     )
     with llama.open_model([Path(path) for path in message.paths], options, log) as model:
-        if not model.is_decoder:
-            raise LoadRefused("an encoder generates no text; only decoder models are served")
+        if model.has_separate_encoder:
+            raise LoadRefused(
+                "a model with an encoder apart, such as T5, is not served: only decoders, and "
+                "encoders of the BERT family"
+            )
         if model.vocab.is_empty:
             # llama.cpp aborts when it is asked for text then.
             raise LoadRefused("the model has no tokenizer")

@@ -22,8 +22,13 @@ _CACHE_BUFFER = re.compile(rb"(?:KV|RS|state) buffer size = +([0-9.]+) MiB")
 _GRAMMAR_FAULT = re.compile(r"error parsing grammar: (.{1,200})")
 _MAX_CAPTURE_BYTES = 4096
 
-# No fault: the engine frees cells, or preempts a request, and decodes again.
-_EXPECTED = b"failed to find a memory slot"
+_EXPECTED = (
+    # The engine frees cells, or preempts a request, and decodes again.
+    b"failed to find a memory slot",
+    # The worker pools what an embedding model gives for each token.
+    b"model default pooling_type",
+)
+"""Lines that tell of no fault."""
 
 
 class NativeLog:
@@ -37,7 +42,7 @@ class NativeLog:
     def on_line(self, level: int, text: bytes) -> None:
         if level == _INFO:
             self._measure(text)
-        elif level in (_WARN, _ERROR) and _EXPECTED not in text:
+        elif level in (_WARN, _ERROR) and not any(each in text for each in _EXPECTED):
             line = text.decode(errors="replace").strip()
             logger.log(logging.ERROR if level == _ERROR else logging.WARNING, "%s", line)
             if level == _ERROR:

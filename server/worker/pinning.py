@@ -47,7 +47,7 @@ class PinHook:
         return self._steps is not None
 
     def on_completed(self) -> None:
-        """A request ran to its end and made a token."""
+        """A request ran to its end and made a token, or vectors."""
         if self._armed:
             self._armed = False
             self._steps = self._start(self._mapped)

@@ -9,6 +9,10 @@ class LoadRefused(Exception):
     """The model cannot be loaded as asked; the message is for the operator."""
 
 
+class ContextRefused(Exception):
+    """llama.cpp opened no context, for one as memory is short; no fault of the request."""
+
+
 class RequestRefused(Exception):
     """The request cannot run as asked; `param` names the field at fault."""
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
-from server.calls import Begun, Call, CallEvent, Ended, LoadedModel, ModelSpec, Text
+from server.calls import Begun, Call, CallEvent, EmbedCall, Ended, LoadedModel, ModelSpec, Text
 from server.errors import ServingError
 from server.protocol import Ready, Timings, WeightBytes
 
@@ -26,6 +26,7 @@ class FakeCore:
         ENDED,
     )
     calls: list[Call] = field(default_factory=list)
+    embeds: list[EmbedCall] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     """Ids of the calls whose iterator has ended, however it did."""
     loads: list[ModelSpec] = field(default_factory=list)
@@ -34,6 +35,19 @@ class FakeCore:
 
     async def generate(self, call: Call) -> AsyncGenerator[CallEvent]:
         self.calls.append(call)
+        try:
+            for item in self.script:
+                if isinstance(item, ServingError):
+                    raise item
+                if isinstance(item, asyncio.Event):
+                    await item.wait()
+                else:
+                    yield item
+        finally:
+            self.closed.append(call.id)
+
+    async def embed(self, call: EmbedCall) -> AsyncGenerator[CallEvent]:
+        self.embeds.append(call)
         try:
             for item in self.script:
                 if isinstance(item, ServingError):

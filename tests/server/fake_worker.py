@@ -29,6 +29,9 @@ A prompt given as text is one of:
     error TEXT    one piece, then Finished("error", error=TEXT)
     garbage       Accepted, then a frame that is longer than any may be
 
+An Embed gets, for each of its inputs, the vector (number of the input, its length), and a
+ContextGrown before the first; if the first input is `hang`, nothing until it is cancelled.
+
 Any other prompt is answered like `echo 2`. `max_tokens`, unless negative, cuts the pieces off
 and the reason is then "length". Prompt tokens are the prompt's words (or its token ids).
 Every generation runs in a thread of its own.
@@ -39,6 +42,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -48,6 +52,9 @@ from server.protocol import (
     HEADER_BYTES,
     Accepted,
     Cancel,
+    ContextGrown,
+    Embed,
+    Embedded,
     Finished,
     FinishReason,
     Generate,
@@ -159,6 +166,29 @@ class Generation(threading.Thread):
         )
 
 
+class Embedding(threading.Thread):
+    """One request for embeddings."""
+
+    def __init__(self, channel: Channel, request: Embed) -> None:
+        super().__init__(daemon=True)
+        self.channel = channel
+        self.request = request
+        self.cancelled = threading.Event()
+
+    def run(self) -> None:
+        self.channel.send(ContextGrown(kv_bytes=1_500_000))
+        inputs = self.request.inputs
+        if inputs[0] == "hang":
+            self.cancelled.wait()
+            inputs = []
+        for number, text in enumerate(inputs):
+            self.channel.send(Embedded(self.request.id, [struct.pack("<2f", number, len(text))]))
+        reason: FinishReason = "cancelled" if self.cancelled.is_set() else "stop"
+        n_tokens = sum(map(len, inputs))
+        timings = Timings(prompt_seconds=0.01, predicted_seconds=0, major_faults=7)
+        self.channel.send(Finished(self.request.id, reason, n_tokens, 0, timings))
+
+
 def wait_for(file: str) -> None:
     while not Path(file).exists():
         time.sleep(0.005)
@@ -199,7 +229,7 @@ def load(channel: Channel, message: Load) -> set[str]:
 
 
 def serve(channel: Channel, words: set[str]) -> None:
-    running: dict[str, Generation] = {}
+    running: dict[str, Generation | Embedding] = {}
     while (message := channel.receive()) is not None:
         match message:
             case Generate():
@@ -209,6 +239,9 @@ def serve(channel: Channel, words: set[str]) -> None:
                 if message.prompt == "wedge":
                     signal.signal(signal.SIGTERM, signal.SIG_IGN)
                     time.sleep(3600)
+            case Embed():
+                embedding = running[message.id] = Embedding(channel, message)
+                embedding.start()
             case Cancel() if message.id in running:
                 running[message.id].cancelled.set()
             case Shutdown() if "deaf" not in words:

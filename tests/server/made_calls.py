@@ -6,7 +6,7 @@ import sys
 from itertools import count
 from pathlib import Path
 
-from server.calls import Call, ModelSpec
+from server.calls import Call, EmbedCall, ModelSpec
 from server.protocol import Load, Ready, Sampling, WeightBytes
 
 _PATHS = [str(Path(__file__).parents[up]) for up in (0, 2)]
@@ -43,6 +43,7 @@ def made_spec(
         type_k="f16",
         type_v="f16",
         flash_attn="auto",
+        pooling="model",
     )
     return ModelSpec(name, identity or f"sha256-{name}", load, keep_alive)
 
@@ -68,3 +69,8 @@ def made_call(spec: ModelSpec, prompt: str = "echo 3", *, max_tokens: int = 8) -
         sampling=Sampling(),
         max_tokens=max_tokens,
     )
+
+
+def made_embed(spec: ModelSpec, *inputs: str | list[int]) -> EmbedCall:
+    """A request for embeddings; the inputs say what the fake worker answers."""
+    return EmbedCall(f"call-{next(_ids)}", "/v1/embeddings", spec, list(inputs), False, None)

@@ -41,6 +41,7 @@ async def test_defaults_of_a_plain_model(store: Store, settings: Settings) -> No
         type_k="f16",
         type_v="f16",
         flash_attn="auto",
+        pooling="model",
     )
     assert model.sampling == Sampling()
     assert (model.stop, model.max_tokens) == ((), -1)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import struct
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -13,9 +14,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from made_calls import FAKE_WORKER, made_call, made_spec
+from made_calls import FAKE_WORKER, made_call, made_embed, made_spec
 
-from server.calls import Begun, Call, CallEvent, Ended, LoadedModel, ModelSpec, Text
+from server.calls import Begun, Call, CallEvent, Ended, LoadedModel, ModelSpec, Text, Vectors
 from server.core import ServingCore
 from server.errors import (
     BadRequest,
@@ -148,6 +149,70 @@ async def test_a_client_that_does_not_read_gets_the_whole_answer_in_one_piece(be
     assert isinstance(begun, Begun)
     assert [type(event) for event in rest] == [Text, Ended]
     assert text_of(rest).count("w") == 2000
+
+
+# -- embeddings ------------------------------------------------------------------------------
+
+
+async def test_embeddings_come_in_the_order_of_their_inputs(bench: Bench) -> None:
+    call = made_embed(made_spec(path="slow=0.2"), "a", "bbb", [7, 8])
+    *vectors, begun, ended = [event async for event in bench.core.embed(call)]
+    found = [each for event in vectors if isinstance(event, Vectors) for each in event.vectors]
+    assert [struct.unpack("<2f", each) for each in found] == [(0, 1), (1, 3), (2, 2)]
+    assert isinstance(begun, Begun) and begun.load_seconds >= 0.2
+    assert isinstance(ended, Ended) and (ended.prompt_tokens, ended.completion_tokens) == (6, 0)
+
+
+async def test_an_embedding_is_counted_and_logged_as_other_requests(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async for _ in bench.core.embed(made_embed(made_spec(), "abc")):
+        pass
+    counted = {"model": "a:latest", "endpoint": "/v1/embeddings", "status": "200"}
+    assert bench.value("corral_requests_total", **counted) == 1
+    assert bench.value("corral_prompt_tokens_total", model="a:latest") == 3
+    assert bench.value("corral_queue_seconds_count", model="a:latest") == 1
+    assert bench.value("corral_request_duration_seconds_count", model="a:latest") == 1
+    # Its tokens are looked up in no prefix cache, and it has no first token.
+    assert bench.value("corral_prefix_cache_queries_total", model="a:latest") is None
+    assert bench.value("corral_time_to_first_token_seconds_count", model="a:latest") is None
+    assert "endpoint=/v1/embeddings status=200 prompt_tokens=3 completion_tokens=0" in caplog.text
+
+
+async def test_embeddings_run_beside_a_full_slot_and_give_it_back(bench: Bench) -> None:
+    stream = bench.core.generate(made_call(made_spec(), "hang"))
+    await anext(stream)
+    async for _ in bench.core.embed(made_embed(made_spec(), "abc")):
+        pass
+    await stream.aclose()
+    hanging = bench.core.embed(made_embed(made_spec(), "hang"))
+    waiting = asyncio.create_task(anext(hanging))
+    await bench.at_rest("a:latest=ready 1/1; waiting 0")
+    assert text_of(await events(bench.core, made_call(made_spec(), "echo 1"))) == "w0 "
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    await bench.at_rest("a:latest=ready 0/1; waiting 0")
+    counted = {"model": "a:latest", "endpoint": "/v1/embeddings", "status": "499"}
+    await bench.until(lambda: bench.value("corral_requests_total", **counted) == 1)
+
+
+async def test_an_embedding_past_its_deadline_is_cancelled(bench: Bench) -> None:
+    late = Bench(request_timeout=0.2)
+    with pytest.raises(TimedOut):
+        async for _ in late.core.embed(made_embed(made_spec(), "hang")):
+            pass
+    await late.at_rest("a:latest=ready 0/1; waiting 0")
+    await late.core.close()
+
+
+async def test_the_cells_of_another_context_are_counted(bench: Bench) -> None:
+    model = await bench.loaded(made_spec())
+    assert model.ready is not None and model.ready.kv_bytes == 1_000_000
+    async for _ in bench.core.embed(made_embed(made_spec(), "abc")):
+        pass
+    (model,) = bench.core.loaded()
+    assert model.ready is not None and model.ready.kv_bytes == 1_500_000
 
 
 # -- errors ----------------------------------------------------------------------------------

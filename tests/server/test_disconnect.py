@@ -13,7 +13,7 @@ from fake_core import ENDED, FakeCore
 
 from server.app import build_app
 from server.background import WorkCancelled
-from server.calls import Begun, CallEvent, Text
+from server.calls import Begun, CallEvent, Text, Vectors
 from server.routes import ollama_store
 from server.services import Services
 from server.streams import LiveStream
@@ -90,6 +90,19 @@ async def test_hanging_up_cancels(
     await client.hang_up()
     assert core.closed == [core.calls[0].id]
     await services.templates.close()
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/api/embed"])
+@pytest.mark.parametrize("script", [[], [Vectors((bytes(8),))]], ids=["queued", "running"])
+async def test_hanging_up_cancels_embeddings(
+    services: Services, core: FakeCore, path: str, script: list[CallEvent]
+) -> None:
+    core.script = [*script, NEVER()]
+    client = Client(build_app(services), path, {"model": "base", "input": ["a", "b"]})
+    await until(lambda: core.embeds)
+    assert core.closed == []
+    await client.hang_up()
+    assert core.closed == [core.embeds[0].id]
 
 
 async def test_hanging_up_cancels_all_of_n(services: Services, core: FakeCore) -> None:

@@ -32,6 +32,7 @@ from server.errors import (
     WorkerDied,
     WorkerWedged,
 )
+from server.protocol import MAX_EMBEDS
 from server.scheduler import Scheduler
 
 A, B, C = made_spec("a"), made_spec("b"), made_spec("c")
@@ -75,6 +76,37 @@ def test_no_more_requests_run_than_the_model_has_slots() -> None:
     s = with_ready(two)
     submitted = [s.on_request(str(n), two, 1) for n in range(3)]
     assert submitted == [[Submit("0")], [Submit("1")], []]
+
+
+def test_embeddings_take_no_slot_and_have_a_bound_of_their_own() -> None:
+    s = with_ready(A)
+    assert s.on_request("g1", A, 1) == [Submit("g1")]
+    for n in range(MAX_EMBEDS):
+        assert s.on_embed(f"e{n}", A, 1) == [Submit(f"e{n}")]
+    assert s.on_embed("late", A, 1) == []
+    assert s.on_request("g2", A, 1) == []
+    assert s.on_finished("g1", 2) == [Submit("g2")]
+    assert s.on_finished("e3", 2) == [Submit("late")]
+    # A cancelled one has its place until the worker has ended it.
+    assert s.on_cancel("e4", 3) == [CancelRunning("e4")]
+    assert s.on_embed("later", A, 3) == []
+    assert s.on_finished("e4", 4) == [Submit("later")]
+
+
+def test_an_embedding_keeps_its_model_loaded_and_counts_as_its_use() -> None:
+    s = with_ready(made_spec("a", keep_alive=5))
+    s.on_embed("e", made_spec("a", keep_alive=5), 1)
+    assert s.expires_at("a") is None
+    s.on_finished("e", 7)
+    assert s.expires_at("a") == 12
+
+
+def test_an_embedding_that_must_wait_counts_in_the_queue() -> None:
+    s = scheduler(max_queue=1)
+    s.on_embed("e1", A, 0)
+    assert ends(s.on_embed("e2", A, 0)) == {"e2": QueueFull}
+    s.on_worker_ready("a", 1)
+    assert s.on_embed("e3", A, 1) == [Submit("e3")]
 
 
 def test_a_full_queue_refuses_the_next_request_and_no_other() -> None:

@@ -12,11 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from residency.procfs import PROC, Status
 from server.protocol import (
     HEADER_BYTES,
     Accepted,
     Cancel,
+    ContextGrown,
+    Embed,
+    Embedded,
     Finished,
     Generate,
     Load,
@@ -38,6 +44,7 @@ ROOT = Path(__file__).parents[3]
 PATIENCE_SECONDS = 60
 
 M = TypeVar("M")
+Vectors = npt.NDArray[np.float32]
 
 
 @dataclass
@@ -49,6 +56,7 @@ class Answer:
     told_tokens: int = 0
     pieces: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    vectors: list[bytes] = field(default_factory=list)
     finished: Finished | None = None
 
     @property
@@ -81,16 +89,23 @@ class WorkerProcess:
         self.send(request)
         return self.expect(Accepted).prompt_tokens
 
-    def rejected(self, request: Generate) -> Rejected:
+    def rejected(self, request: Generate | Embed) -> Rejected:
         self.send(request)
-        return self.expect(Rejected)
+        while isinstance(message := self.receive(), ContextGrown):
+            self.others.append(message)
+        assert isinstance(message, Rejected), message
+        return message
 
-    def answers(self, *requests: Generate) -> list[Answer]:
+    def embeddings(self, *requests: Embed) -> list[Vectors]:
+        """A row for each input of each request, read until each has its Finished."""
+        return [vectors(answer) for answer in self.answers(*requests)]
+
+    def answers(self, *requests: Generate | Embed) -> list[Answer]:
         """Sends all at once and reads until each has its Finished."""
         self.send(*requests)
         return self.collect([r.id for r in requests])
 
-    def answer(self, request: Generate) -> Answer:
+    def answer(self, request: Generate | Embed) -> Answer:
         return self.answers(request)[0]
 
     def collect(self, ids: Sequence[str]) -> list[Answer]:
@@ -118,10 +133,14 @@ class WorkerProcess:
                     answer.pieces.append(piece.text)
                     answer.logprobs += piece.logprobs
                     answer.told_tokens += piece.n_tokens
+            case Embedded():
+                answers[message.id].vectors += message.vectors
             case Finished():
                 answers[message.id].finished = message
             case Accepted():
                 answers[message.id].prompt_tokens = message.prompt_tokens
+            case Rejected() if message.id in answers:
+                raise AssertionError(message)
             case _:
                 self.others.append(message)
 
@@ -178,6 +197,7 @@ def load_message(*paths: Path, **changes: object) -> Load:
         "type_k": "f16",
         "type_v": "f16",
         "flash_attn": "auto",
+        "pooling": "model",
     }
     return Load(**fields | changes)  # type: ignore[arg-type]
 
@@ -191,6 +211,12 @@ def loaded_worker(
         worker.send(load_message(*paths, **changes))
         yield worker, worker.expect(Ready)
         assert worker.shut_down() == 0
+
+
+def vectors(answer: Answer) -> Vectors:
+    """A row for each input, of a request that was served."""
+    assert answer.end.reason == "stop", answer.end
+    return np.stack([np.frombuffer(each, dtype="<f4") for each in answer.vectors])
 
 
 def request(request_id: str, prompt: str | list[int], **changes: object) -> Generate:

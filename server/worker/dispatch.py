@@ -1,0 +1,70 @@
+"""A worker's requests, to whom they belong: the slots, or the embedder beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from server.protocol import Embed, FinishReason, Generate, Rejected, ToDaemon
+from server.worker.embedding import Embedder
+from server.worker.engine import Engine
+from server.worker.pinning import PinHook
+
+
+class Dispatcher:
+    """Not thread-safe; `send` is called in the order of events.
+
+    An embedding request has no slot: it holds none of the slots' cells, and a long answer would
+    keep it waiting for minutes, as its 2,048 texts would an answer. They take turns instead.
+    """
+
+    def __init__(
+        self,
+        engine: Engine | None,
+        embedder: Embedder,
+        prefill_slice: int,
+        pin: PinHook,
+        send: Callable[[ToDaemon], None],
+    ) -> None:
+        """Without an engine the model writes no text; with one, that steps the pin."""
+        self._engine = engine
+        self._embedder = embedder
+        self._prefill_slice = prefill_slice
+        self._pin = pin
+        self._send = send
+
+    @property
+    def idle(self) -> bool:
+        """A step would do nothing."""
+        engine_idle = self._engine.idle if self._engine else not self._pin.busy
+        return engine_idle and self._embedder.idle
+
+    def on_generate(self, message: Generate) -> None:
+        if self._engine:
+            self._engine.on_generate(message)
+        else:
+            self._send(
+                Rejected(message.id, "the model makes embeddings and writes no text", "model")
+            )
+
+    def on_embed(self, message: Embed) -> None:
+        self._embedder.on_embed(message)
+
+    def on_cancel(self, request_id: str) -> None:
+        if self._engine:
+            self._engine.on_cancel(request_id)
+        self._embedder.on_cancel(request_id)
+
+    def end_all(self, reason: FinishReason, error: str | None = None) -> None:
+        if self._engine:
+            self._engine.end_all(reason, error)
+        self._embedder.end_all(reason, error)
+
+    def step(self) -> None:
+        """A step of the slots, then a batch of texts: while an answer is being written, one that
+        holds it up no longer than a slice of a prompt does."""
+        if self._engine:
+            self._engine.step()
+        elif report := self._pin.step():
+            self._send(report)
+        writing = self._engine is not None and self._engine.writing
+        self._embedder.step(self._prefill_slice if writing else None)
