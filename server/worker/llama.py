@@ -30,6 +30,12 @@ _CACHE_TYPES: dict[CacheType, int] = {
     "q8_0": c.GGML_TYPE_Q8_0,
     "q4_0": c.GGML_TYPE_Q4_0,
 }
+# What each patch adds, so that a build without one of them is told.
+_FROM_PATCHES = (
+    "llama_model_params_size",
+    "llama_model_n_weights",
+    "llama_sampler_grammar_error",
+)
 _TOKEN_DATA = np.dtype(c.llama_token_data)
 _TOKEN_DATA_POINTER = ctypes.POINTER(c.llama_token_data)
 # Of the likeliest tokens, those that Mirostat 1 estimates its exponent from; its paper's number.
@@ -51,12 +57,12 @@ class NativeError(Exception):
 
 def check_library() -> None:
     """Raises LibraryMismatch unless llama_cpp is the patched build and its binding fits it."""
-    size = getattr(c, "llama_model_params_size", None)
-    if size is None or not hasattr(c.llama_model_params, "prefetch"):
+    if not all(hasattr(c, name) for name in _FROM_PATCHES):
         raise LibraryMismatch(f"llama_cpp is not corral's patched build: {BUILD_HINT}")
-    if size() != ctypes.sizeof(c.llama_model_params):
+    size = c.llama_model_params_size()
+    if size != ctypes.sizeof(c.llama_model_params):
         raise LibraryMismatch(
-            f"llama_model_params has {size()} bytes in the library and "
+            f"llama_model_params has {size} bytes in the library and "
             f"{ctypes.sizeof(c.llama_model_params)} in its Python binding: {BUILD_HINT}"
         )
 
@@ -338,10 +344,7 @@ class Candidates:
 
 
 class Grammar:
-    """Follows a text and knows which tokens its GBNF admits next.
-
-    llama.cpp aborts when a token is accepted that is not admitted.
-    """
+    """Follows a text and knows which tokens its GBNF admits next."""
 
     def __init__(self, vocab: Vocab, text: str, log: NativeLog) -> None:
         """Raises NativeError with llama.cpp's reason."""
@@ -351,15 +354,25 @@ class Grammar:
             raise NativeError(log.last_errors())
 
     def restrict(self, candidates: Candidates) -> int:
-        """Leaves the candidates that are admitted. How many they are."""
+        """Leaves the candidates that are admitted. How many they are.
+
+        Raises NativeError for a grammar that llama.cpp can follow no further, as accept does.
+        """
         candidates.apply(self._sampler)
+        self._check()
         return candidates.keep_possible()
 
     def accept(self, token: int) -> None:
         c.llama_sampler_accept(self._sampler, token)
+        self._check()
 
     def close(self) -> None:
         c.llama_sampler_free(self._sampler)
+
+    def _check(self) -> None:
+        error = c.llama_sampler_grammar_error(self._sampler)
+        if error is not None:
+            raise NativeError(error.decode(errors="replace"))
 
 
 class Sampler:
