@@ -35,6 +35,7 @@ _FROM_PATCHES = (
     "llama_model_params_size",
     "llama_model_n_weights",
     "llama_sampler_grammar_error",
+    "llama_memory_bytes",
 )
 _TOKEN_DATA = np.dtype(c.llama_token_data)
 _TOKEN_DATA_POINTER = ctypes.POINTER(c.llama_token_data)
@@ -243,6 +244,8 @@ class Context:
         self.whole_states = bool(
             c.llama_model_is_recurrent(model) or c.llama_model_is_hybrid(model)
         )
+        self.memory_bytes = int(c.llama_memory_bytes(self._memory))
+        """All buffers of keys, values and recurrent state."""
         self.n_ctx = int(c.llama_n_ctx(handle))
         self.n_batch = int(c.llama_n_batch(handle))
         self.n_ubatch = int(c.llama_n_ubatch(handle))

@@ -51,7 +51,7 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> E
             n_ctx=context.n_ctx,
             n_slots=message.n_slots,
             weights=weights.bytes,
-            kv_bytes=log.cache_bytes,
+            kv_bytes=context.memory_bytes,
         )
     )
     if pinned:
