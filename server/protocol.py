@@ -242,6 +242,8 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     timings: Timings
     error: str | None = None
     """Set when reason is "error"."""
+    param: str | None = None
+    """Set when the error is the caller's fault: the field that it lies in."""
     cached_tokens: int = 0
     """Of the prompt: those that a slot had in its KV cells already."""
 

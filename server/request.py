@@ -102,7 +102,8 @@ class Request:
             self.metrics.reused(self.model, finished.cached_tokens)
         faults = finished.timings.major_faults
         if finished.reason == "error":
-            error = ServingError(finished.error or "the worker gave no reason")
+            kind = BadRequest if finished.param else ServingError
+            error = kind(finished.error or "the worker gave no reason", param=finished.param)
             self.fail(error, now, faults)
             return
         self.mailbox.end(

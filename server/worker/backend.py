@@ -19,7 +19,8 @@ class TokenSampler(Protocol):
 
     def draw(self, row: int) -> int:
         """A token from the logits behind the slice at `row` of the last decode; NO_TOKEN where
-        the request's grammar admits none."""
+        the request's grammar admits none. Raises RequestRefused for a grammar that cannot be
+        followed any further."""
         ...
 
     def close(self) -> None: ...

@@ -83,7 +83,13 @@ class Engine:
         if report:
             self._send(report)
 
-    def finish_req(self, request: Request, reason: FinishReason, error: str | None = None) -> None:
+    def finish_req(
+        self,
+        request: Request,
+        reason: FinishReason,
+        error: str | None = None,
+        param: str | None = None,
+    ) -> None:
         """The single end of every accepted request.
 
         Frees the slot, and tells the daemon. The KV cells stay, for a request that begins with
@@ -96,7 +102,7 @@ class Engine:
             self._stop(request, keep=reason != "error")
             self._crowded = False
         request.sampler.close()
-        self._send(request.finished(reason, error))
+        self._send(request.finished(reason, error, param))
         if reason in ("stop", "length") and request.sequence.generated:
             self._pin.on_completed()
 
@@ -132,18 +138,28 @@ class Engine:
             return
         pieces: list[Piece] = []
         ended: list[tuple[Request, FinishReason]] = []
+        refused: list[tuple[Request, RequestRefused]] = []
         for row, part in enumerate(slices):
             request = self._running[part.sequence.slot]
             part.sequence.n_past += part.n_tokens
-            reason = self._sample(request, row, pieces) if part.samples else _prefilled(request)
+            try:
+                reason = self._sample(request, row, pieces) if part.samples else _prefilled(request)
+            except RequestRefused as refusal:
+                refused.append((request, refusal))
+                continue
             if reason:
                 ended.append((request, reason))
         self._tell(pieces)
         for request, reason in ended:
             self.finish_req(request, reason)
+        for request, why in refused:
+            self.finish_req(request, "error", why.message, why.param)
 
     def _sample(self, request: Request, row: int, pieces: list[Piece]) -> FinishReason | None:
-        """Draws the request's next token and adds its text to `pieces`. Why it ended, if it did."""
+        """Draws the request's next token and adds its text to `pieces`. Why it ended, if it did.
+
+        Raises RequestRefused.
+        """
         token = request.sampler.draw(row)
         reason: FinishReason | None = None
         text = ""

@@ -31,6 +31,13 @@ _CACHE_TYPES: dict[CacheType, int] = {
     "q8_0": c.GGML_TYPE_Q8_0,
     "q4_0": c.GGML_TYPE_Q4_0,
 }
+# What each patch adds, so that a build without one of them is told.
+_FROM_PATCHES = (
+    "llama_model_params_size",
+    "llama_model_n_weights",
+    "llama_sampler_grammar_error",
+    "llama_memory_bytes",
+)
 _TOKEN_DATA = np.dtype(c.llama_token_data)
 _TOKEN_DATA_POINTER = ctypes.POINTER(c.llama_token_data)
 # Of the likeliest tokens, those that Mirostat 1 estimates its exponent from; its paper's number.
@@ -52,12 +59,12 @@ class NativeError(Exception):
 
 def check_library() -> None:
     """Raises LibraryMismatch unless llama_cpp is the patched build and its binding fits it."""
-    size = getattr(c, "llama_model_params_size", None)
-    if size is None or not hasattr(c.llama_model_params, "prefetch"):
+    if not all(hasattr(c, name) for name in _FROM_PATCHES):
         raise LibraryMismatch(f"llama_cpp is not corral's patched build: {BUILD_HINT}")
-    if size() != ctypes.sizeof(c.llama_model_params):
+    size = c.llama_model_params_size()
+    if size != ctypes.sizeof(c.llama_model_params):
         raise LibraryMismatch(
-            f"llama_model_params has {size()} bytes in the library and "
+            f"llama_model_params has {size} bytes in the library and "
             f"{ctypes.sizeof(c.llama_model_params)} in its Python binding: {BUILD_HINT}"
         )
 
@@ -278,6 +285,8 @@ class Context:
         self.whole_states = bool(
             c.llama_model_is_recurrent(model) or c.llama_model_is_hybrid(model)
         )
+        self.memory_bytes = int(c.llama_memory_bytes(self._memory))
+        """All buffers of keys, values and recurrent state."""
         self.n_ctx = int(c.llama_n_ctx(handle))
         self.n_batch = int(c.llama_n_batch(handle))
         self.n_ubatch = int(c.llama_n_ubatch(handle))
@@ -352,6 +361,7 @@ class EmbeddingContext:
         """A token attends to later ones too, so all of a text are read at once."""
         self.n_ctx = context.n_ctx
         self.n_batch = context.n_batch
+        self.memory_bytes = context.memory_bytes
         self.forget = context.forget
 
     def read(self, runs: Sequence[tuple[int, int, Tokens]]) -> npt.NDArray[np.float32] | int:
@@ -434,10 +444,7 @@ class Candidates:
 
 
 class Grammar:
-    """Follows a text and knows which tokens its GBNF admits next.
-
-    llama.cpp aborts when a token is accepted that is not admitted.
-    """
+    """Follows a text and knows which tokens its GBNF admits next."""
 
     def __init__(self, vocab: Vocab, text: str, log: NativeLog) -> None:
         """Raises NativeError with llama.cpp's reason."""
@@ -447,15 +454,25 @@ class Grammar:
             raise NativeError(log.last_errors())
 
     def restrict(self, candidates: Candidates) -> int:
-        """Leaves the candidates that are admitted. How many they are."""
+        """Leaves the candidates that are admitted. How many they are.
+
+        Raises NativeError for a grammar that llama.cpp can follow no further, as accept does.
+        """
         candidates.apply(self._sampler)
+        self._check()
         return candidates.keep_possible()
 
     def accept(self, token: int) -> None:
         c.llama_sampler_accept(self._sampler, token)
+        self._check()
 
     def close(self) -> None:
         c.llama_sampler_free(self._sampler)
+
+    def _check(self) -> None:
+        error = c.llama_sampler_grammar_error(self._sampler)
+        if error is not None:
+            raise NativeError(error.decode(errors="replace"))
 
 
 class Sampler:

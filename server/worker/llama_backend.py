@@ -145,10 +145,14 @@ class _GrammarSampler:
         self._banned = list(banned)
 
     def draw(self, row: int) -> int:
-        token = self._choose(row)
-        if token != NO_TOKEN:
-            self._free.chain.accept(token)
-            self._grammar.accept(token)
+        try:
+            token = self._choose(row)
+            if token != NO_TOKEN:
+                self._free.chain.accept(token)
+                self._grammar.accept(token)
+        except NativeError as error:
+            message = f"the grammar cannot be followed any further: {error}"
+            raise RequestRefused(message, "grammar") from error
         return token
 
     def close(self) -> None:

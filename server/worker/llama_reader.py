@@ -57,6 +57,8 @@ class ReaderOpener:
     of_slots: ContextOptions
     n_ctx: int | None
     """Cells of the slots' context; None: the model has none, as it only reads."""
+    kv_bytes: int
+    """Of the slots' context."""
     pooling: Pooling
     log: NativeLog
     stack: ExitStack
@@ -73,7 +75,7 @@ class ReaderOpener:
             context = self.stack.enter_context(open_embedding_context(model, options, self.log))
         except NativeError as error:
             raise ContextRefused(f"no context for embeddings could be opened: {error}") from error
-        return LlamaReader(model, context, options, how, self.log.cache_bytes)
+        return LlamaReader(model, context, options, how, self.kv_bytes + context.memory_bytes)
 
 
 def _tokens_at_once(model: Model) -> int:

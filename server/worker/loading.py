@@ -48,6 +48,7 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> D
         context = _open_slots(model, options, log, stack)
     except (UnknownMode, UnavailableMode, llama.LibraryMismatch, llama.NativeError) as error:
         raise LoadRefused(str(error)) from error
+    kv_bytes = context.memory_bytes if context else 0
     pinned = pin_at_load(weights.mapped) if load_plan.use_mlock else None
     send(
         Ready(
@@ -55,7 +56,7 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> D
             n_ctx=context.n_ctx if context else encoder_options(options, model).n_ctx,
             n_slots=message.n_slots,
             weights=weights.bytes,
-            kv_bytes=log.cache_bytes,
+            kv_bytes=kv_bytes,
         )
     )
     if pinned:
@@ -67,7 +68,13 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> D
         backend = LlamaBackend(model, context, message.n_slots, message.prefill_slice, log)
         engine = Engine(backend, send, pin, meters)
     opener = ReaderOpener(
-        model, options, context.n_ctx if context else None, message.pooling, log, stack
+        model,
+        options,
+        context.n_ctx if context else None,
+        kv_bytes,
+        message.pooling,
+        log,
+        stack,
     )
     embedder = Embedder(opener, send, pin, meters)
     return Dispatcher(engine, embedder, message.prefill_slice, pin, send)

@@ -13,11 +13,8 @@ from contextlib import contextmanager
 logger = logging.getLogger("llama.cpp")
 
 # ggml_log_level, from ggml.h.
-_INFO, _WARN, _ERROR = 2, 3, 4
+_WARN, _ERROR = 3, 4
 
-# llama.cpp tells the size of its caches nowhere else in its C interface: one line for each
-# buffer of each kind of memory (KV, recurrent state), rounded to 0.01 MiB.
-_CACHE_BUFFER = re.compile(rb"(?:KV|RS|state) buffer size = +([0-9.]+) MiB")
 # What the parser says, without the line breaks of the grammar that it quotes behind it.
 _GRAMMAR_FAULT = re.compile(r"error parsing grammar: (.{1,200})")
 _MAX_CAPTURE_BYTES = 4096
@@ -36,13 +33,9 @@ class NativeLog:
 
     def __init__(self) -> None:
         self._errors: deque[str] = deque(maxlen=4)
-        self.cache_bytes = 0
-        """Sum of the KV and state buffers allocated so far."""
 
     def on_line(self, level: int, text: bytes) -> None:
-        if level == _INFO:
-            self._measure(text)
-        elif level in (_WARN, _ERROR) and not any(each in text for each in _EXPECTED):
+        if level in (_WARN, _ERROR) and not any(each in text for each in _EXPECTED):
             line = text.decode(errors="replace").strip()
             logger.log(logging.ERROR if level == _ERROR else logging.WARNING, "%s", line)
             if level == _ERROR:
@@ -75,8 +68,3 @@ class NativeLog:
         text = "; ".join(self._errors)
         self._errors.clear()
         return text or "llama.cpp gave no reason"
-
-    def _measure(self, text: bytes) -> None:
-        match = _CACHE_BUFFER.search(text)
-        if match:
-            self.cache_bytes += round(float(match[1]) * (1 << 20))

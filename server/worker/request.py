@@ -67,7 +67,7 @@ class Request:
         )
         return piece if text or piece.logprobs else None
 
-    def finished(self, reason: FinishReason, error: str | None) -> Finished:
+    def finished(self, reason: FinishReason, error: str | None, param: str | None) -> Finished:
         now = self.meters.clock()
         first = now if self.first_token_at is None else self.first_token_at
         timings = Timings(
@@ -82,5 +82,6 @@ class Request:
             completion_tokens=self.sequence.generated,
             timings=timings,
             error=error,
+            param=param,
             cached_tokens=self.cached_tokens or 0,
         )

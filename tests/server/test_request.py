@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from made_calls import made_call, made_spec
 
+from server.errors import BadRequest, ServingError
 from server.ledgers import Ledgers
 from server.metrics import Metrics
 from server.protocol import Finished, Piece, Timings
@@ -35,6 +37,17 @@ def test_cached_tokens_are_hits_of_the_prompt_that_was_looked_up() -> None:
     request.finish(Finished("1", "stop", 4, 5, Timings(0, 0, 0), cached_tokens=3), 15)
     assert counted(metrics, "corral_prefix_cache_queries_total") == 4
     assert counted(metrics, "corral_prefix_cache_hits_total") == 3
+
+
+async def test_an_error_that_names_a_field_is_the_callers_fault() -> None:
+    for param, kind in (("grammar", BadRequest), (None, ServingError)):
+        request = Request.of(made_call(made_spec()), 10, Metrics(Ledgers()))
+        end = Finished("1", "error", 4, 2, Timings(0, 0, 0), error="too much", param=param)
+        request.finish(end, 20)
+        with pytest.raises(ServingError, match="too much") as caught:
+            await request.mailbox.get()
+        assert type(caught.value) is kind
+        assert caught.value.param == param
 
 
 def test_times_count_from_the_arrival_and_between_tokens() -> None:

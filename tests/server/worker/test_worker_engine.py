@@ -29,6 +29,7 @@ from server.protocol import (
 from server.worker.backend import DECODED, NO_CELLS, NO_TOKEN
 from server.worker.engine import Engine
 from server.worker.pinning import PinHook
+from server.worker.refusals import RequestRefused
 from server.worker.request import Meters
 from server.worker.slots import Slice, Tokens
 
@@ -38,15 +39,18 @@ LETTERS = {i: bytes([96 + i]) for i in range(1, 27)}
 
 @dataclass
 class ScriptedSampler:
-    """Draws a, b, c, … and then `last`."""
+    """Draws a, b, c, … and then `last`, and refuses the draw of that number."""
 
     length: int
     last: int = END
+    refused_draw: int = 0
     closed: bool = False
     drawn: int = 0
 
     def draw(self, row: int) -> int:
         self.drawn += 1
+        if self.drawn == self.refused_draw:
+            raise RequestRefused("too much", "grammar")
         return self.drawn if self.drawn <= self.length else self.last
 
     def close(self) -> None:
@@ -395,6 +399,20 @@ def test_where_no_token_is_admitted_the_answer_ends_with_what_it_has() -> None:
     (end,) = (m for m in world.sent if isinstance(m, Finished))
     assert (end.reason, end.completion_tokens) == ("stop", 2)
     assert world.text("a") == "ab"
+
+
+def test_a_draw_that_is_refused_ends_its_request_alone_and_names_the_field() -> None:
+    world = World()
+    world.generate("bad")
+    world.generate("good")
+    world.model.samplers[0].refused_draw = 3
+    world.run()
+    bad, good = (m for m in world.sent if isinstance(m, Finished))
+    assert (bad.id, bad.reason, bad.error, bad.param) == ("bad", "error", "too much", "grammar")
+    assert (good.id, good.reason, good.param) == ("good", "stop", None)
+    assert (world.text("bad"), world.text("good")) == ("ab", "abcde")
+    # Without a token it has not completed, and what it was refused in is no working set.
+    assert [sampler.closed for sampler in world.model.samplers] == [True, True]
 
 
 def test_timings_are_of_the_request() -> None:

@@ -81,6 +81,60 @@ def test_a_grammar_that_admits_nothing_ends_the_answer(worker: WorkerProcess) ->
     assert answer.end.completion_tokens == answer.told_tokens
 
 
+# Each character doubles the ways to read the text, or all but does.
+AMBIGUOUS = (
+    'root ::= "a" root "x" | "a" root "y"',
+    'root ::= [^x] root "x" | [^y] root "y"',
+    'root ::= "(" root ")" | twice\ntwice ::= "(" twice "x" | "(" twice "y"',
+)
+
+
+@pytest.mark.parametrize("grammar", AMBIGUOUS)
+def test_an_ambiguous_grammar_ends_its_request_alone_in_bounded_memory(
+    smollm2: Path, grammar: str
+) -> None:
+    free = request("free", "10, 20, 30, 40,", max_tokens=60, ignore_eos=True)
+    bound = request("bound", QUESTION, max_tokens=-1, sampling=Sampling(0, grammar=grammar))
+    with loaded_worker(smollm2) as (worker, _):
+        before = worker.status().rss_bytes
+        worker.send(free, bound)
+        answers = worker.collect(["bound", "free"])
+        assert peak_bytes(worker) - before < 500 * 2**20
+        ended = answers[0].end
+        assert (ended.reason, ended.param) == ("error", "grammar")
+        assert "too ambiguous" in (ended.error or "")
+        assert ended.completion_tokens < 50
+        assert answers[1].text.startswith(" 50, 60, 70, 80, 90, 100")
+        assert answers[1].end.completion_tokens == 60
+        assert "Paris" in worker.answer(request("q", QUESTION, max_tokens=20)).text
+
+
+def test_a_grammar_with_too_many_beginnings_is_rejected(worker: WorkerProcess) -> None:
+    grammar = "root ::= " + " | ".join(f'"{n}"' for n in range(50_000))
+    rejected = worker.rejected(request("b", QUESTION, sampling=Sampling(grammar=grammar)))
+    assert "too ambiguous" in rejected.message
+    assert rejected.param == "grammar"
+
+
+def test_a_choice_of_thousands_of_words_is_no_ambiguity(worker: WorkerProcess) -> None:
+    words = sorted({f"{n * 7919 % 9973:04} street" for n in range(2000)})
+    grammar = "root ::= " + " | ".join(f'"{word}"' for word in words)
+    answer = worker.answer(request("w", QUESTION, sampling=Sampling(0, grammar=grammar)))
+    assert answer.text in words
+
+
+def test_nested_lists_are_no_ambiguity(worker: WorkerProcess) -> None:
+    nested = Sampling(0, grammar='root ::= "[" (root ("," root)*)? "]"')
+    answer = worker.answer(request("n", QUESTION, sampling=nested, max_tokens=100))
+    assert answer.end.reason in ("stop", "length")
+    assert set(answer.text) <= set("[],")
+
+
+def peak_bytes(worker: WorkerProcess) -> int:
+    status = Path(f"/proc/{worker.process.pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
 def test_others_draw_freely_beside_a_grammar(worker: WorkerProcess) -> None:
     bound = request(
         "a", QUESTION, sampling=Sampling(temperature=0, grammar='root ::= "no" [ ]*'), max_tokens=8

@@ -27,15 +27,6 @@ def test_weights_count_once_and_by_what_backs_them() -> None:
     assert found.mapped == (Range(0x1000, 0x2000), Range(0x9000, 0xB000))
 
 
-def test_cache_buffers_add_up() -> None:
-    log = NativeLog()
-    log.on_line(2, b"llama_kv_cache:        CPU KV buffer size =    16.00 MiB\n")
-    log.on_line(2, b"llama_kv_cache:        CPU KV buffer size =     0.50 MiB\n")
-    log.on_line(2, b"llama_memory_recurrent: CPU RS buffer size =     1.00 MiB\n")
-    log.on_line(2, b"sched_reserve:        CPU compute buffer size =   100.00 MiB\n")
-    assert log.cache_bytes == 17.5 * 2**20
-
-
 def test_errors_are_kept_and_warnings_forwarded(caplog: pytest.LogCaptureFixture) -> None:
     log = NativeLog()
     with caplog.at_level(logging.INFO):
