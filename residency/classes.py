@@ -35,6 +35,19 @@ class TensorClass(StrEnum):
     """None of these: what single architectures have beside them, and names not known."""
 
 
+class UnknownClass(ValueError):
+    """The text names no tensor class."""
+
+
+def parse_class(text: str) -> TensorClass:
+    """The class of that name. Raises UnknownClass."""
+    try:
+        return TensorClass(text)
+    except ValueError:
+        known = ", ".join(TensorClass)
+        raise UnknownClass(f"unknown tensor class {text!r}: choose among {known}") from None
+
+
 @dataclass(frozen=True)
 class Place:
     """Where in its model a tensor belongs."""

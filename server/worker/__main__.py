@@ -10,7 +10,7 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from server.protocol import Cancel, Generate, Load, LoadFailed, Shutdown
+from server.protocol import Apply, Cancel, Generate, Load, LoadFailed, Shutdown
 from server.worker.channel import Channel
 from server.worker.refusals import BUILD_HINT, LoadRefused
 
@@ -76,6 +76,8 @@ def _serve(engine: Engine, channel: Channel) -> None:
                     engine.on_generate(message)
                 case Cancel():
                     engine.on_cancel(message.id)
+                case Apply():
+                    engine.on_apply(message)
                 case Shutdown():
                     engine.end_all("cancelled")
                     return

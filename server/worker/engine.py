@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from server.protocol import Accepted, FinishReason, Generate, Piece, Rejected, Step, ToDaemon
+from residency.policy import parse_policy
+from server.protocol import (
+    Accepted,
+    Apply,
+    FinishReason,
+    Generate,
+    Piece,
+    Rejected,
+    Step,
+    ToDaemon,
+)
 from server.worker.admission import prompt_tokens
 from server.worker.backend import DECODED, NO_CELLS, NO_TOKEN, Backend
 from server.worker.cells import Cells, Start
 from server.worker.logprobs import LogprobQueue
-from server.worker.pinning import PinHook
+from server.worker.pinning import Pinning
 from server.worker.refusals import RequestRefused
 from server.worker.request import Meters, Request
 from server.worker.slots import Sequence, plan_step
@@ -23,7 +33,7 @@ class Engine:
     """Requests in slots. Not thread-safe; `send` is called in the order of events."""
 
     def __init__(
-        self, backend: Backend, send: Callable[[ToDaemon], None], pin: PinHook, meters: Meters
+        self, backend: Backend, send: Callable[[ToDaemon], None], pin: Pinning, meters: Meters
     ) -> None:
         self._backend = backend
         self._send = send
@@ -64,12 +74,16 @@ class Engine:
             if request.id == request_id:
                 self.finish_req(request, "cancelled")
 
+    def on_apply(self, message: Apply) -> None:
+        """Begins to change how the weights are kept; the steps go on with it."""
+        self._pin.apply(parse_policy(message.residency, message.pin, message.repin_requests))
+
     def end_all(self, reason: FinishReason, error: str | None = None) -> None:
         for request in self._accepted():
             self.finish_req(request, reason, error)
 
     def step(self) -> None:
-        """One decode if anything runs, then one slice of a pin under way."""
+        """One decode if anything runs, then some slices of a pin under way."""
         if self._waiting:
             self._start_waiting()
         if self._running:

@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from residency.classes import UnknownClass
 from residency.libc import PAGE_BYTES
-from residency.modes import LoadPlan, UnavailableMode, UnknownMode, parse_mode, plan
+from residency.modes import LoadPlan, UnavailableMode, UnknownMode
+from residency.policy import parse_policy
 from residency.procfs import PROC
 from server.protocol import Load, Ready, ToDaemon
 from server.worker import llama
 from server.worker.engine import Engine
 from server.worker.llama_backend import LlamaBackend
 from server.worker.native_log import NativeLog
-from server.worker.pinning import PinHook, advise_weights, pin_at_load
+from server.worker.pinning import Pinning, advise_weights
 from server.worker.refusals import LoadRefused
 from server.worker.request import Meters
 from server.worker.threads import bounded_threads, default_threads
@@ -34,7 +36,8 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> E
     started = time.perf_counter()
     try:
         llama.check_library()
-        load_plan = plan(parse_mode(message.residency))
+        policy = parse_policy(message.residency, message.pin, message.repin_requests)
+        load_plan = policy.plan
         options = context_options(message)
         log = NativeLog()
         stack.enter_context(llama.open_library(log))
@@ -42,9 +45,16 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> E
         weights = weight_map(model.weights(), PAGE_BYTES)
         advise_weights(load_plan, weights.mapped)
         context = stack.enter_context(llama.open_context(model, options, log))
-    except (UnknownMode, UnavailableMode, llama.LibraryMismatch, llama.NativeError) as error:
+    except (
+        UnknownMode,
+        UnknownClass,
+        UnavailableMode,
+        llama.LibraryMismatch,
+        llama.NativeError,
+    ) as error:
         raise LoadRefused(str(error)) from error
-    pinned = pin_at_load(weights.mapped) if load_plan.use_mlock else None
+    pinning = Pinning(weights, policy)
+    pinned = pinning.at_load()
     send(
         Ready(
             load_seconds=time.perf_counter() - started,
@@ -59,7 +69,7 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> E
     return Engine(
         LlamaBackend(model, context, message.n_slots, message.prefill_slice, log),
         send,
-        PinHook(weights.mapped, armed=load_plan.pin_after_first),
+        pinning,
         Meters(time.perf_counter, lambda: PROC.major_faults("self")),
     )
 

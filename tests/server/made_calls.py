@@ -33,6 +33,8 @@ def made_spec(
         model=name,
         paths=[path],
         residency="eager",
+        pin=[],
+        repin_requests=0,
         n_ctx=512,
         n_batch=64,
         n_ubatch=64,

@@ -31,6 +31,8 @@ async def test_defaults_of_a_plain_model(store: Store, settings: Settings) -> No
         model="chatty:latest",
         paths=[str(store.blob_path(blob))],
         residency="eager",
+        pin=[],
+        repin_requests=0,
         n_ctx=4096,
         n_batch=2048,
         n_ubatch=512,
