@@ -179,3 +179,18 @@ def python(code: str, *arguments: str, under: Sequence[str] = ()) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def flagged_bytes(pid: int, path: Path, flag: str) -> int:
+    """Of a process's mappings of the file those with a VmFlag: `rr` is RANDOM, `lo` locked."""
+    found, size = 0, 0
+    ours = False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        words = line.split()
+        if not line[:1].isupper():
+            ours = words[-1] == str(path)
+            start, end = (int(word, 16) for word in words[0].split("-"))
+            size = end - start
+        elif ours and words[0] == "VmFlags:" and flag in words:
+            found += size
+    return found
