@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import pairwise
 
 from residency import libc
 from residency.memlock import lock_limits, remedy
@@ -61,6 +63,11 @@ class Locks:
                 libc.munlock(piece.start, len(piece))
             self._held = subtract(self._held, batch)
             yield None
+        # llama.cpp locks from a file's first weight to its last, with what no weight is in.
+        for between, after in pairwise(self._weights):
+            if between.end < after.start:
+                with suppress(OSError):  # not mapped, as between two files
+                    libc.munlock(between.end, after.start - between.end)
 
     def _still_locked(self, wanted: Sequence[Range], error: OSError) -> PinResult:
         """Unlocking may split a mapping, and so reach vm.max_map_count."""

@@ -28,7 +28,8 @@ class Advice(StrEnum):
     NORMAL = "normal"
     """As the kernel does of itself: undoes RANDOM."""
     DONTNEED = "dontneed"
-    """Take them out of this process's page table. A clean page of a file stays cached."""
+    """Take them out of this process's page table. A file's page stays cached; anonymous memory
+    would be lost."""
 
 
 @dataclass(frozen=True)

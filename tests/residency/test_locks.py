@@ -19,6 +19,7 @@ from page_files import (
     write_file,
 )
 
+from residency import libc
 from residency.libc import PAGE_BYTES
 from residency.locks import Locks
 from residency.pin import PinResult
@@ -78,6 +79,13 @@ def test_locks_of_others_before_it_are_counted_and_undone(weights: Range) -> Non
     assert done(Locks([weights]).change_to([weights])).bytes_locked == 64 * MIB
     done(Locks([weights]).change_to([part(weights, 1, 2)]))
     assert locked_bytes() == MIB
+
+
+def test_what_llama_cpp_locked_between_the_weights_is_unlocked_too(weights: Range) -> None:
+    ours = [part(weights, 1, 2), part(weights, 8, 9)]
+    libc.mlock(weights.start + MIB, 8 * MIB)
+    locks = Locks(ours)
+    assert done(locks.change_to(ours[:1])).bytes_locked == locked_bytes() == MIB
 
 
 def test_growing_locks_only_what_is_new(weights: Range) -> None:
