@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,14 @@ def row(daemon: Daemon) -> dict[str, object]:
     return next(m for m in daemon.client.get("/api/ps").json()["models"] if m["name"] == MODEL)
 
 
+def holds(pid: int, blob: Path, weights: int, locked: int, random: int) -> bool:
+    """How often the weights fit into what is locked, and into what is advised RANDOM."""
+    return (
+        worker_status(pid, "VmLck") // weights == locked
+        and flagged_bytes(pid, blob, "rr") // weights == random
+    )
+
+
 @needs_lock
 @pytest.mark.usefixtures("eager")
 def test_modes_change_beside_a_stream_that_notices_nothing(
@@ -58,8 +67,7 @@ def test_modes_change_beside_a_stream_that_notices_nothing(
         for mode in ("lazy", "pinned", "lazy", "pinned", "eager"):
             assert applies(daemon, weight_residency=mode) == {"loader.weight_residency": "now"}
             locked, random = wanted[mode]
-            until(lambda random=random: flagged_bytes(pid, blob, "rr") // weights == random)
-            until(lambda locked=locked: worker_status(pid, "VmLck") // weights == locked)
+            until(partial(holds, pid, blob, weights, locked, random))
             assert flagged_bytes(pid, blob, "lo") == worker_status(pid, "VmLck")
             assert row(daemon)["locked"] == worker_status(pid, "VmLck")
             assert row(daemon)["weight_residency"] == mode
