@@ -52,9 +52,27 @@ def _in_utc(time: datetime) -> datetime:
         raise ValueError("a time that UTC's calendar has") from None
 
 
+def _class_list(value: object) -> object:
+    """A text is a list separated by commas, and so may be the elements of one, as repeated lines
+    of a Modelfile are. Each class counts once."""
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list | tuple):
+        return value
+    if not all(isinstance(each, str) for each in value):
+        return tuple(value)
+    return tuple(dict.fromkeys(part.strip() for each in value for part in each.split(",")))
+
+
 Instant = Annotated[AwareDatetime, AfterValidator(_in_utc)]
 Count = Annotated[int, Field(ge=0, le=INT64_MAX)]
 WholeNumber = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
+
+
+# The names of residency.classes.TensorClass, which manifests do not know.
+TensorClassName = Literal[
+    "attn", "norm", "embd", "output", "router", "ffn", "expert", "ssm", "rope", "other"
+]
 
 
 class LoaderOptions(_Frozen):
@@ -62,6 +80,10 @@ class LoaderOptions(_Frozen):
 
     weight_residency: Annotated[str | None, Field(min_length=1, max_length=64)] = None
     """A mode's name, not checked here: an unknown one in a file is not fatal."""
+    pin: Annotated[tuple[TensorClassName, ...] | None, BeforeValidator(_class_list)] = None
+    """Classes of tensors that are locked at load, whatever the mode."""
+    repin_requests: Annotated[int | None, Field(ge=0, le=1_000_000)] = None
+    """lazy_then_pin_resident repeats its pin after so many completed requests; 0: never."""
     n_ctx: Annotated[int | None, Field(ge=0, le=MAX_N_CTX)] = None
     """KV cells of the whole context, 0: as the model was trained."""
     n_batch: Annotated[int | None, Field(ge=1, le=1 << 16)] = None

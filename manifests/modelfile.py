@@ -35,8 +35,8 @@ class Modelfile:
 def parse_modelfile(text: str) -> Modelfile:
     """The Modelfile in text. Raises ModelfileError.
 
-    Where SYSTEM, TEMPLATE or a PARAMETER stands twice the last one counts; each `stop` adds
-    one, each MESSAGE and LICENSE too.
+    Where SYSTEM, TEMPLATE or a PARAMETER stands twice the last one counts; each `stop` and
+    `pin` adds one, each MESSAGE and LICENSE too.
     """
     if len(text) > MAX_MODELFILE_BYTES:
         raise ModelfileError(1, f"{len(text):,} characters, at most {MAX_MODELFILE_BYTES:,}")
@@ -166,6 +166,8 @@ def _apply_parameter(parsed: _Parsed, instruction: _Instruction) -> None:
     value: object = from_text(option, instruction.value)
     if option == "stop":
         value = (*parsed.parameters.get("stop", ()), instruction.value)
+    elif option == "pin":
+        value = (*parsed.loader.get("pin", ()), instruction.value)
     try:
         if option in LoaderOptions.model_fields:
             check_value(LoaderOptions, option, value)

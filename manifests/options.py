@@ -22,7 +22,7 @@ ALIASES = {
 # What other servers have switches for, and a residency mode decides here.
 _REPLACED = {"use_mmap": "weight_residency", "use_mlock": "weight_residency"}
 
-_TEXT_OPTIONS = frozenset({"weight_residency", "stop"})
+_TEXT_OPTIONS = frozenset({"weight_residency", "pin", "stop"})
 # Bounded: int() takes quadratic time over digits.
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 _NUMBER = re.compile(r"[+-]?([0-9]{1,20}(\.[0-9]{0,20})?|\.[0-9]{1,20})([eE][+-]?[0-9]{1,3})?")

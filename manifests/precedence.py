@@ -10,6 +10,7 @@ from manifests.errors import InvalidValue
 from manifests.manifest import LoaderOptions, Parameters
 from manifests.options import check_value, set_options
 
+OptionValue = int | str | tuple[str, ...]
 Source = Literal["modelfile", "manifest", "environment", "default"]
 
 
@@ -17,16 +18,16 @@ Source = Literal["modelfile", "manifest", "environment", "default"]
 class Effective:
     """A value in force and the rung it came from."""
 
-    value: int | str
+    value: OptionValue
     source: Source
 
 
 def resolve_loader(
     modelfile: LoaderOptions | None,
     manifest: LoaderOptions,
-    environment: Mapping[str, int | str],
+    environment: Mapping[str, OptionValue],
     modes: Collection[str],
-    defaults: Mapping[str, int | str],
+    defaults: Mapping[str, OptionValue],
 ) -> tuple[dict[str, Effective], list[str]]:
     """Each option of defaults as it is in force, and warnings.
 

@@ -12,7 +12,12 @@ _WILLNEED_BYTES = 1 << 20
 """One WILLNEED reads no more than the device's read-ahead (8 of 96 MiB arrived); pieces
 of 1 MiB all arrive."""
 
-_NUMBERS = {Advice.WILLNEED: libc.MADV_WILLNEED, Advice.RANDOM: libc.MADV_RANDOM}
+_NUMBERS = {
+    Advice.WILLNEED: libc.MADV_WILLNEED,
+    Advice.RANDOM: libc.MADV_RANDOM,
+    Advice.NORMAL: libc.MADV_NORMAL,
+    Advice.DONTNEED: libc.MADV_DONTNEED,
+}
 
 
 def advise(ranges: Iterable[Range], advice: Advice) -> list[OSError]:

@@ -15,8 +15,10 @@ import sys
 
 PAGE_BYTES = _mmap.PAGESIZE
 
+MADV_NORMAL = _mmap.MADV_NORMAL
 MADV_WILLNEED = _mmap.MADV_WILLNEED
 MADV_RANDOM = _mmap.MADV_RANDOM
+MADV_DONTNEED = _mmap.MADV_DONTNEED
 
 _MAP_FAILED = ctypes.c_void_p(-1).value
 # The same number on every Linux architecture but alpha. linux/scripts/syscall.tbl
@@ -24,6 +26,7 @@ _SYS_CACHESTAT = 451
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.munlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
@@ -67,6 +70,12 @@ def mlock(address: int, length: int) -> None:
     """Bring the pages in and keep them in RAM. Page-aligned outward by the kernel."""
     if _libc.mlock(address, length):
         raise _failed("mlock", address, length)
+
+
+def munlock(address: int, length: int) -> None:
+    """Let the pages be evicted again; they stay where they are. Of unlocked ones too."""
+    if _libc.munlock(address, length):
+        raise _failed("munlock", address, length)
 
 
 def madvise(address: int, length: int, advice: int) -> None:

@@ -25,6 +25,11 @@ class Advice(StrEnum):
     """Read them now."""
     RANDOM = "random"
     """Read only what is touched, no neighbours."""
+    NORMAL = "normal"
+    """As the kernel does of itself: undoes RANDOM."""
+    DONTNEED = "dontneed"
+    """Take them out of this process's page table. A file's page stays cached; anonymous memory
+    would be lost."""
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,17 @@ from residency import libc
 from residency.advice import advise
 from residency.memlock import lock_limits, remedy
 from residency.modes import Advice
-from residency.procfs import PROC, ProcFS, ProcUnavailable
-from residency.ranges import Range, align_outward, batches, bound_runs, intersect, join, total
+from residency.procfs import PROC, ProcFS
+from residency.ranges import (
+    Range,
+    align_outward,
+    batches,
+    bound_runs,
+    intersect,
+    join,
+    subtract,
+    total,
+)
 
 MAX_GAP_BYTES = 16 << 10
 """Untouched bytes that are locked too, rather than end a run."""
@@ -73,17 +82,21 @@ class PinJob:
         runs: Iterable[Range],
         slice_bytes: int = SLICE_BYTES,
         *,
+        held: Sequence[Range] = (),
         read_ahead: bool = False,
         proc: ProcFS = PROC,
     ) -> None:
-        """read_ahead asks for each slice with WILLNEED a step before it is locked, the
+        """held are pages that are locked already: they are asked for and need no work.
+        read_ahead asks for each slice with WILLNEED a step before it is locked, the
         first at once."""
         pages = align_outward(runs, libc.PAGE_BYTES)
         self._asked, self._n_runs = total(pages), len(pages)
-        self._todo = deque(batches(pages, slice_bytes))
+        self._todo = deque(batches(subtract(pages, held), slice_bytes))
         self._read_ahead = read_ahead
         self._proc = proc
-        self._locked = 0
+        self._locked = total(intersect(pages, held))
+        self.newly: list[Range] = []
+        """What its steps have locked so far."""
         self._seconds = 0.0
         self._errno = 0
         self._refusal = ""
@@ -104,6 +117,7 @@ class PinJob:
             for piece in batch:
                 libc.mlock(piece.start, len(piece))
                 self._locked += len(piece)
+                self.newly.append(piece)
         except OSError as error:
             self._todo.clear()
             self._errno = error.errno or 0
@@ -131,32 +145,13 @@ class PinJob:
         )
 
 
-def pin_working_set(
+def working_set(
     weights: Sequence[Range], scan_bytes: int = SCAN_BYTES, proc: ProcFS = PROC
-) -> Iterator[PinResult | None]:
-    """Find and lock what this process has touched of its weights, in steps between which
-    the caller can do other work: None for each, and the result last. Raises ProcUnavailable."""
+) -> Iterator[list[Range] | None]:
+    """What this process has touched of its weights, as runs to lock, searched for in steps:
+    None for each, and the runs last. Raises ProcUnavailable."""
     touched: list[Range] = []
     for batch in batches(weights, scan_bytes):
         touched += touched_ranges(batch, proc)
         yield None
-    job = PinJob(pin_plan(touched, weights), read_ahead=True, proc=proc)
-    while (result := job.step()) is None:
-        yield None
-    yield result
-
-
-def pin_all(ranges: Iterable[Range], proc: ProcFS = PROC) -> PinResult:
-    """Lock all pages of these ranges; bytes_locked is the kernel's own count.
-
-    To be called after a load with use_mlock: llama.cpp only prints why its mlock
-    failed. Locking again what is locked changes nothing and costs little.
-    """
-    job = PinJob(ranges, proc=proc)
-    while (result := job.step()) is None:
-        pass
-    try:
-        counted = proc.status("self").locked_bytes
-    except ProcUnavailable:
-        return result
-    return job.result(min(counted, result.bytes_asked))
+    yield pin_plan(touched, weights)

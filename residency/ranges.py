@@ -74,6 +74,26 @@ def intersect(left: Iterable[Range], right: Iterable[Range]) -> list[Range]:
     return common
 
 
+def subtract(left: Iterable[Range], right: Iterable[Range]) -> list[Range]:
+    """The bytes of left that do not lie in right, normalised."""
+    rest: list[Range] = []
+    taken = join(right)
+    i = 0
+    for run in join(left):
+        start = run.start
+        while i < len(taken) and taken[i].end <= start:
+            i += 1
+        j = i
+        while j < len(taken) and taken[j].start < run.end:
+            if start < taken[j].start:
+                rest.append(Range(start, taken[j].start))
+            start = taken[j].end
+            j += 1
+        if start < run.end:
+            rest.append(Range(start, run.end))
+    return rest
+
+
 def slices(runs: Sequence[Range], slice_bytes: int) -> Iterator[Range]:
     """The runs in order, cut into pieces of at most slice_bytes."""
     for run in runs:

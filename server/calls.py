@@ -10,7 +10,15 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from server.protocol import FinishReason, Load, Ready, Sampling, Timings, TokenLogprobs
+from server.protocol import (
+    FinishReason,
+    Load,
+    PinReport,
+    Ready,
+    Sampling,
+    Timings,
+    TokenLogprobs,
+)
 
 
 @dataclass(frozen=True)
@@ -106,7 +114,8 @@ class LoadedModel:
     """A model with a worker process, as /api/ps and the metrics need it."""
 
     spec: ModelSpec
-    """As it was loaded, with the keep_alive of its last request."""
+    """As it was loaded, with the keep_alive of its last request, and the residency, pin and
+    repin_requests that were applied since."""
     pid: int
     ready: Ready | None
     """None while it loads."""
@@ -116,6 +125,8 @@ class LoadedModel:
     """Requests for it that wait in the daemon."""
     expires_at: float | None
     """Unix time at which it will be unloaded if nothing comes; None: never, or busy."""
+    pin: PinReport | None = None
+    """The last one; None as long as nothing was to be locked."""
 
 
 class Core(Protocol):
@@ -137,6 +148,12 @@ class Core(Protocol):
 
     async def unload(self, name: str) -> None:
         """Unload once its running requests have ended; waits until its process has exited."""
+        ...
+
+    def apply(self, spec: ModelSpec) -> bool:
+        """Have the loaded model take over the spec's residency, pin and repin_requests, while
+        its requests run; of a model that is loading, as soon as it is. Changes begin in the
+        order of these calls. False: it is not loaded, or takes them over at its next load."""
         ...
 
     def loaded(self) -> list[LoadedModel]: ...

@@ -12,7 +12,7 @@ from typing import Any
 from manifests.errors import ManifestError
 from manifests.manifest import Details, Manifest, Parameters, write_manifest
 from manifests.names import ModelName, parse_name
-from manifests.precedence import Effective, resolve_loader, resolve_parameters
+from manifests.precedence import Effective, OptionValue, resolve_loader, resolve_parameters
 from manifests.store import Store
 from residency.modes import AVAILABLE, DEFAULT_MODE, Mode, UnavailableMode, plan
 from server.calls import ModelSpec
@@ -110,6 +110,8 @@ class Model:
             model=self.name,
             paths=list(self.paths),
             residency=mode,
+            pin=list(options["pin"]),
+            repin_requests=options["repin_requests"],
             n_ctx=options["n_ctx"],
             n_batch=options["n_batch"],
             n_ubatch=options["n_ubatch"],
@@ -134,11 +136,13 @@ def refuse_unavailable(mode: object, param: str) -> None:
         )
 
 
-def loader_defaults(details: Details) -> dict[str, int | str]:
+def loader_defaults(details: Details) -> dict[str, OptionValue]:
     """The lowest rung of the ladder."""
     n_ctx = min(DEFAULT_N_CTX, details.context_length or DEFAULT_N_CTX)
     return {
         "weight_residency": DEFAULT_MODE.value,
+        "pin": (),
+        "repin_requests": 0,
         "n_ctx": n_ctx,
         "n_batch": 2048,
         # An encoder reads a text whole or not at all.

@@ -106,7 +106,7 @@ def _weights(models: tuple[LoadedModel, ...]) -> Metric:
 def _modes(models: tuple[LoadedModel, ...]) -> Metric:
     modes = _gauge(
         "corral_weight_residency_info",
-        "1, with the weight residency mode that the model was loaded in",
+        "1, with the weight residency mode of the loaded model",
         "model",
         "mode",
     )

@@ -33,6 +33,7 @@ def list_models(daemon: Daemon, _args: Namespace) -> None:
 
 def ps(daemon: Daemon, _args: Namespace) -> None:
     now = datetime.now(UTC)
+    models = daemon.get("/api/ps")["models"]
     rows = [
         [
             model["name"],
@@ -40,13 +41,22 @@ def ps(daemon: Daemon, _args: Namespace) -> None:
             size(model["size"]),
             model["weight_residency"],
             size(model["resident"]),
-            size(model["locked"]),
+            _locked(model),
             str(model["context_length"]),
             distance(model["expires_at"], now) if model["status"] == "ready" else model["status"],
         ]
-        for model in daemon.get("/api/ps")["models"]
+        for model in models
     ]
     print(table(["NAME", "PID", "SIZE", "MODE", "RESIDENT", "LOCKED", "CONTEXT", "UNTIL"], rows))
+    for model in models:
+        if model["pin_error"]:
+            print(f"{model['name']}: {model['pin_error']}")
+
+
+def _locked(model: Mapping[str, Any]) -> str:
+    """With what should be, where a lock was refused."""
+    locked = size(model["locked"])
+    return f"{locked} of {size(model['to_lock'])}" if model["pin_error"] else locked
 
 
 def show(daemon: Daemon, args: Namespace) -> None:
@@ -60,11 +70,16 @@ def show(daemon: Daemon, args: Namespace) -> None:
     facts = [[key, str(value)] for key, value in shown["model_info"].items()]
     facts.append(["quantization", shown["details"]["quantization_level"]])
     print(table(["MODEL", args.model], facts))
-    options = [[key, str(e["value"]), e["source"]] for key, e in shown["effective"].items()]
+    options = [[key, _shown(e["value"]), e["source"]] for key, e in shown["effective"].items()]
     print("\n" + table(["LOADER OPTION", "VALUE", "FROM"], options))
     for title in ("parameters", "system", "template", "license"):
         if shown[title]:
             print(f"\n{title.upper()}\n{shown[title]}")
+
+
+def _shown(value: Any) -> str:
+    """A list as people write it for edit."""
+    return ",".join(value) if isinstance(value, list) else str(value)
 
 
 def pull(daemon: Daemon, args: Namespace) -> None:

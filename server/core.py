@@ -120,6 +120,13 @@ class ServingCore:
             self._apply(self._scheduler.on_unload(name, self._clock()))
             await host.exited.wait()
 
+    def apply(self, spec: ModelSpec) -> bool:
+        """See calls.Core."""
+        host = self._hosts.get(spec.name)
+        applied = host is not None and host.apply(spec)
+        self._show()
+        return applied
+
     def loaded(self) -> list[LoadedModel]:
         """Models whose worker process runs, the longest loaded first."""
         described = (
@@ -289,8 +296,9 @@ class ServingCore:
                 host.load_error = message.message
                 self._run(host.stop())
             case PinReport():
+                host.pin = message
+                self._show()
                 log_pin(host.spec.name, message)
-                # A pin is tried once a load.
                 if message.message:
                     self._metrics.pin_failed(host.spec.name, message.errno)
 

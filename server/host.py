@@ -7,11 +7,14 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+import msgspec
+
+from residency.policy import Policy, parse_policy
 from server import protocol
 from server.calls import LoadedModel, ModelSpec
 from server.places import Worker
 from server.process import WorkerProcess
-from server.protocol import PinReport, Ready, ToDaemon
+from server.protocol import Apply, Load, PinReport, Ready, ToDaemon
 
 log = logging.getLogger("corral.core")
 
@@ -29,6 +32,8 @@ class Host:
         self.ready_at = began
         self.load_error: str | None = None
         """What the worker said of a load that failed."""
+        self.pin: PinReport | None = None
+        """The last that came."""
         self.exited = asyncio.Event()
         self._stopped = False
         self._process: asyncio.Future[WorkerProcess | None] = asyncio.Future()
@@ -70,10 +75,34 @@ class Host:
         log.log(level, "model=%s ended: %s", self.spec.name, why)
 
     def send(self, frame: bytes) -> None:
-        """Only to a worker that is ready."""
+        """Only to a worker that has been started; one that loads reads it when it is ready."""
         process = self._process.result()
         assert process is not None
         process.send(frame)
+
+    def apply(self, spec: ModelSpec) -> bool:
+        """See calls.Core."""
+        before, after = _policy(self.spec.load), _policy(spec.load)
+        unmapped = self.ready is not None and self.ready.weights.file == 0
+        other = spec.identity != self.spec.identity
+        if self._stopped or other or unmapped or not before.live_to(after):
+            return False
+        if after == before:
+            return True
+        change = Apply(spec.load.residency, spec.load.pin, spec.load.repin_requests)
+        load = msgspec.structs.replace(self.spec.load, **msgspec.structs.asdict(change))
+        self.spec = replace(self.spec, load=load)
+        # Without a process yet, its Load will say so.
+        if self._process.done():
+            self.send(protocol.encode(change))
+        log.info(
+            "model=%s changes to weight_residency=%s pin=%s repin_requests=%d",
+            spec.name,
+            change.residency,
+            ",".join(change.pin) or "-",
+            change.repin_requests,
+        )
+        return True
 
     def describe(
         self, worker: Worker, waiting: int, expires_at: float | None
@@ -83,7 +112,13 @@ class Host:
         if process is None:
             return None
         spec = replace(self.spec, keep_alive=worker.keep_alive)
-        return LoadedModel(spec, process.pid, self.ready, len(worker.running), waiting, expires_at)
+        return LoadedModel(
+            spec, process.pid, self.ready, len(worker.running), waiting, expires_at, self.pin
+        )
+
+
+def _policy(load: Load) -> Policy:
+    return parse_policy(load.residency, load.pin, load.repin_requests)
 
 
 def log_pin(model: str, report: PinReport) -> None:

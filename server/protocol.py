@@ -73,6 +73,10 @@ class Load(msgspec.Struct, frozen=True, tag=True):
     """The GGUF files in order of the splits; one for a model in one file."""
     residency: str
     """A name from residency.modes."""
+    pin: list[str]
+    """Names from residency.classes: locked at load, whatever the mode."""
+    repin_requests: int
+    """lazy_then_pin_resident repeats its pin after so many completed requests; 0: never."""
     n_ctx: int
     """KV cells of the whole context, shared by the slots; 0 takes the model's own."""
     n_batch: int
@@ -126,11 +130,21 @@ class Cancel(msgspec.Struct, frozen=True, tag=True):
     id: str
 
 
+class Apply(msgspec.Struct, frozen=True, tag=True):
+    """Keep the mapped weights in RAM in another way from now on, while requests run. Fields as
+    in Load; both modes leave the file mapped. Answered by a PinReport when the change is done,
+    unless another Apply comes before."""
+
+    residency: str
+    pin: list[str]
+    repin_requests: int
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag=True):
     """End all requests as cancelled, free the model, exit 0."""
 
 
-ToWorker = Load | Generate | Embed | Cancel | Shutdown
+ToWorker = Load | Generate | Embed | Cancel | Apply | Shutdown
 
 # -- to the daemon ---------------------------------------------------------------------
 
@@ -249,10 +263,12 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
 
 
 class PinReport(msgspec.Struct, frozen=True, tag=True):
-    """A pin of weights was tried: at load (pinned) or after the first completed request."""
+    """A pin of weights was tried, at load or after a completed request, or an Apply is done."""
 
     bytes_asked: int
+    """All that is to be locked now, in whole pages, locked before or not."""
     bytes_locked: int
+    """Of these, by the kernel's own count."""
     n_runs: int
     seconds: float
     errno: int

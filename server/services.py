@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -44,6 +45,9 @@ class Services:
     answer requests."""
     scrapes: Executor = field(default_factory=lambda: ThreadPoolExecutor(1, "corral-metrics"))
     """For /metrics, which must not wait behind an edit that waits for a lock or a disk."""
+    live_edits: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held from reading a manifest until what it says is applied to the loaded model: the last
+    edit that was stored is the last that is applied."""
     stopping: bool = False
     """Set when the daemon was told to end; /ready says so."""
 

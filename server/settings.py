@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from manifests.manifest import MAX_N_CTX
 from manifests.options import nearest
+from manifests.precedence import OptionValue
 from residency.modes import DEFAULT_MODE, UnavailableMode, UnknownMode, parse_mode, plan
 from server.durations import ALLOWED, parse_keep_alive
 
@@ -58,7 +59,7 @@ class Settings:
     cors_origins: tuple[str, ...] = ()
     log_level: str = "info"
 
-    def loader_environment(self) -> dict[str, int | str]:
+    def loader_environment(self) -> dict[str, OptionValue]:
         """The environment's rung of the precedence ladder: what is set, by loader option."""
         rung = {
             "weight_residency": self.weight_residency,

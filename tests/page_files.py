@@ -179,3 +179,47 @@ def python(code: str, *arguments: str, under: Sequence[str] = ()) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def flagged_bytes(pid: int, path: Path, flag: str) -> int:
+    """Of a process's mappings of the file those with a VmFlag: `rr` is RANDOM, `lo` locked."""
+    found, size = 0, 0
+    ours = False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        words = line.split()
+        if not line[:1].isupper():
+            ours = words[-1] == str(path)
+            start, end = (int(word, 16) for word in words[0].split("-"))
+            size = end - start
+        elif ours and words[0] == "VmFlags:" and flag in words:
+            found += size
+    return found
+
+
+# The same numbers on every Linux architecture but alpha. linux/scripts/syscall.tbl
+_SYS_PROCESS_MADVISE = 440
+_MADV_PAGEOUT = 21
+
+
+def page_out(pid: int, path: Path) -> None:
+    """Evicts what a process maps of a file, which nobody else may map, even from its cache.
+    Needs root."""
+    libc_calls = ctypes.CDLL(None, use_errno=True)
+    pidfd = os.pidfd_open(pid)
+    try:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            if not line.endswith(str(path)):
+                continue
+            start, end = (int(word, 16) for word in line.split()[0].split("-"))
+            vector = (ctypes.c_size_t * 2)(start, end - start)
+            done = libc_calls.syscall(
+                ctypes.c_long(_SYS_PROCESS_MADVISE),
+                ctypes.c_long(pidfd),
+                ctypes.byref(vector),
+                ctypes.c_ulong(1),
+                ctypes.c_long(_MADV_PAGEOUT),
+                ctypes.c_ulong(0),
+            )
+            assert done > 0, os.strerror(ctypes.get_errno())
+    finally:
+        os.close(pidfd)

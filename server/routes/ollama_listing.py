@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from manifests.manifest import Manifest
+from manifests.precedence import OptionValue
 from residency.ledger import Ledger
 from server.calls import LoadedModel
 from server.catalog import Model
@@ -56,9 +57,13 @@ class Running(msgspec.Struct):
     pid: int
     status: str
     weight_residency: str
-    """The mode it was loaded in; an edit since then is not in it."""
+    """The mode in force; an edit that applies at the next load is not in it."""
     resident: int | None
     locked: int | None
+    to_lock: int
+    """What the mode and the pins have asked for so far, in whole pages."""
+    pin_error: str
+    """Why less is locked, and the remedy; empty if nothing was refused."""
 
 
 class RunningList(msgspec.Struct):
@@ -66,7 +71,7 @@ class RunningList(msgspec.Struct):
 
 
 class Option(msgspec.Struct):
-    value: int | str
+    value: OptionValue
     source: str
 
 
@@ -134,6 +139,8 @@ def running(loaded: LoadedModel, model: Model | None, ledger: Ledger | None) -> 
         weight_residency=loaded.spec.load.residency,
         resident=ledger.resident_bytes if ledger else None,
         locked=ledger.locked_bytes if ledger else None,
+        to_lock=loaded.pin.bytes_asked if loaded.pin else 0,
+        pin_error=loaded.pin.message if loaded.pin else "",
     )
 
 

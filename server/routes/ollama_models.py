@@ -20,7 +20,7 @@ from residency.modes import AVAILABLE
 from server.bodies import read_body
 from server.calls import LoadedModel
 from server.catalog import Model, refuse_unavailable
-from server.errors import ServingError
+from server.errors import LoadError, ServingError
 from server.framing import json_response
 from server.routes.ollama_listing import Running, RunningList, Tags, running, shown, tag
 from server.routes.ollama_schema import CopyRequest, EditRequest, Named
@@ -30,6 +30,8 @@ from server.version import VERSION
 router = APIRouter(prefix="/api")
 
 Applies = Literal["now", "next_load", "shadowed"]
+_LIVE = frozenset({"loader.weight_residency", "loader.pin", "loader.repin_requests"})
+"""What a loaded model can take over while it serves."""
 
 
 @router.get("/version")
@@ -91,13 +93,16 @@ async def edit(request: Request) -> Response:
         return after
 
     manifest = await asyncio.to_thread(services.store.edit, name, change)
+    applied = False
     if asked.reload:
         await services.core.unload(str(name))
+    elif _LIVE.intersection(changed):
+        applied = await _apply_live(services, str(name))
     return json_response(
         {
             "model": str(name),
             "manifest": manifest.model_dump(mode="json", exclude_none=True),
-            "applies": {key: _applies(manifest, key) for key in changed},
+            "applies": {key: _applies(manifest, key, applied) for key in changed},
         }
     )
 
@@ -108,11 +113,24 @@ def _refuse_unknown(asked: EditRequest) -> None:
         raise UnknownKey(key, nearest(key, known), known)
 
 
-def _applies(manifest: Manifest, key: str) -> Applies:
-    """When the value of a changed key counts."""
+async def _apply_live(services: Services, name: str) -> bool:
+    """Whether the loaded model, if it is loaded, now takes over what is stored."""
+    async with services.live_edits:
+        try:
+            spec = (await services.catalog.model(name)).spec()
+        except (ManifestError, LoadError):
+            # Deleted meanwhile, or a mode that this version cannot serve.
+            return False
+        return services.core.apply(spec)
+
+
+def _applies(manifest: Manifest, key: str, applied: bool) -> Applies:
+    """When the value of a changed key counts; applied: those of _LIVE do already."""
     if shadowed(manifest, key):
         return "shadowed"
-    return "next_load" if key.startswith("loader.") else "now"
+    if key.startswith("loader."):
+        return "now" if applied and key in _LIVE else "next_load"
+    return "now"
 
 
 @router.post("/copy")

@@ -43,7 +43,7 @@ async def one_model(request: Request, name: str) -> Response:
 
 
 async def _row(services: Services, loaded: LoadedModel) -> dict[str, Any]:
-    """The mode is the one that the model was loaded in; an edit since then is not in it."""
+    """The mode in force: an edit that applies at the next load is not in it."""
     name = loaded.spec.name
     ledger = await asyncio.to_thread(services.measures.ledger, name)
     mode = loaded.spec.load.residency

@@ -11,7 +11,16 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from server.protocol import Cancel, Embed, Generate, Load, LoadFailed, Shutdown, ToDaemon
+from server.protocol import (
+    Apply,
+    Cancel,
+    Embed,
+    Generate,
+    Load,
+    LoadFailed,
+    Shutdown,
+    ToDaemon,
+)
 from server.worker.channel import Channel
 from server.worker.refusals import BUILD_HINT, LoadRefused
 
@@ -85,6 +94,8 @@ def _serve(requests: Dispatcher, channel: Channel) -> None:
                     requests.on_embed(message)
                 case Cancel():
                     requests.on_cancel(message.id)
+                case Apply():
+                    requests.on_apply(message)
                 case Shutdown():
                     requests.end_all("cancelled")
                     return

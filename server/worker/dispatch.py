@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from server.protocol import Embed, FinishReason, Generate, Rejected, ToDaemon
+from residency.policy import parse_policy
+from server.protocol import Apply, Embed, FinishReason, Generate, Rejected, ToDaemon
 from server.worker.embedding import Embedder
 from server.worker.engine import Engine
-from server.worker.pinning import PinHook
+from server.worker.pinning import Pinning
 
 
 class Dispatcher:
@@ -22,7 +23,7 @@ class Dispatcher:
         engine: Engine | None,
         embedder: Embedder,
         prefill_slice: int,
-        pin: PinHook,
+        pin: Pinning,
         send: Callable[[ToDaemon], None],
     ) -> None:
         """Without an engine the model writes no text; with one, that steps the pin."""
@@ -48,6 +49,10 @@ class Dispatcher:
 
     def on_embed(self, message: Embed) -> None:
         self._embedder.on_embed(message)
+
+    def on_apply(self, message: Apply) -> None:
+        """Begins to change how the weights are kept; the steps go on with it."""
+        self._pin.apply(parse_policy(message.residency, message.pin, message.repin_requests))
 
     def on_cancel(self, request_id: str) -> None:
         if self._engine:

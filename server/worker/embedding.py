@@ -17,7 +17,7 @@ from server.protocol import (
     Timings,
     ToDaemon,
 )
-from server.worker.pinning import PinHook
+from server.worker.pinning import Pinning
 from server.worker.pooling import How, Pool, Rows
 from server.worker.refusals import ContextRefused, RequestRefused
 from server.worker.request import Meters
@@ -87,7 +87,7 @@ class Embedder:
         self,
         open_reader: Callable[[], Reader],
         send: Callable[[ToDaemon], None],
-        pin: PinHook,
+        pin: Pinning,
         meters: Meters,
     ) -> None:
         """open_reader is called once, for the first request; it may raise

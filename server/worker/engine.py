@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from server.protocol import Accepted, FinishReason, Generate, Piece, Rejected, Step, ToDaemon
+from server.protocol import (
+    Accepted,
+    FinishReason,
+    Generate,
+    Piece,
+    Rejected,
+    Step,
+    ToDaemon,
+)
 from server.worker.admission import prompt_tokens
 from server.worker.backend import DECODED, NO_CELLS, NO_TOKEN, Backend
 from server.worker.cells import Cells, Start
 from server.worker.logprobs import LogprobQueue
-from server.worker.pinning import PinHook
+from server.worker.pinning import Pinning
 from server.worker.refusals import RequestRefused
 from server.worker.request import Meters, Request
 from server.worker.slots import Sequence, plan_step
@@ -23,7 +31,7 @@ class Engine:
     """Requests in slots. Not thread-safe; `send` is called in the order of events."""
 
     def __init__(
-        self, backend: Backend, send: Callable[[ToDaemon], None], pin: PinHook, meters: Meters
+        self, backend: Backend, send: Callable[[ToDaemon], None], pin: Pinning, meters: Meters
     ) -> None:
         self._backend = backend
         self._send = send
@@ -74,7 +82,7 @@ class Engine:
             self.finish_req(request, reason, error)
 
     def step(self) -> None:
-        """One decode if anything runs, then one slice of a pin under way."""
+        """One decode if anything runs, then some slices of a pin under way."""
         if self._waiting:
             self._start_waiting()
         if self._running:

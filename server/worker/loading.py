@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from residency.classes import UnknownClass
 from residency.libc import PAGE_BYTES
-from residency.modes import LoadPlan, UnavailableMode, UnknownMode, parse_mode, plan
+from residency.modes import LoadPlan, UnavailableMode, UnknownMode
+from residency.policy import parse_policy
 from residency.procfs import PROC
 from server.protocol import Load, Ready, ToDaemon
 from server.worker import llama
@@ -18,7 +20,7 @@ from server.worker.engine import Engine
 from server.worker.llama_backend import LlamaBackend
 from server.worker.llama_reader import ReaderOpener, encoder_options
 from server.worker.native_log import NativeLog
-from server.worker.pinning import PinHook, advise_weights, pin_at_load
+from server.worker.pinning import Pinning, advise_weights
 from server.worker.refusals import LoadRefused
 from server.worker.request import Meters
 from server.worker.threads import bounded_threads, default_threads
@@ -38,7 +40,8 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> D
     started = time.perf_counter()
     try:
         llama.check_library()
-        load_plan = plan(parse_mode(message.residency))
+        policy = parse_policy(message.residency, message.pin, message.repin_requests)
+        load_plan = policy.plan
         options = context_options(message)
         log = NativeLog()
         stack.enter_context(llama.open_library(log))
@@ -46,10 +49,17 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> D
         weights = weight_map(model.weights(), PAGE_BYTES)
         advise_weights(load_plan, weights.mapped)
         context = _open_slots(model, options, log, stack)
-    except (UnknownMode, UnavailableMode, llama.LibraryMismatch, llama.NativeError) as error:
+    except (
+        UnknownMode,
+        UnknownClass,
+        UnavailableMode,
+        llama.LibraryMismatch,
+        llama.NativeError,
+    ) as error:
         raise LoadRefused(str(error)) from error
     kv_bytes = context.memory_bytes if context else 0
-    pinned = pin_at_load(weights.mapped) if load_plan.use_mlock else None
+    pinning = Pinning(weights, policy)
+    pinned = pinning.at_load()
     send(
         Ready(
             load_seconds=time.perf_counter() - started,
@@ -61,12 +71,11 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> D
     )
     if pinned:
         send(pinned)
-    pin = PinHook(weights.mapped, armed=load_plan.pin_after_first)
     meters = Meters(time.perf_counter, lambda: PROC.major_faults("self"))
     engine = None
     if context:
         backend = LlamaBackend(model, context, message.n_slots, message.prefill_slice, log)
-        engine = Engine(backend, send, pin, meters)
+        engine = Engine(backend, send, pinning, meters)
     opener = ReaderOpener(
         model,
         options,
@@ -76,8 +85,8 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> D
         log,
         stack,
     )
-    embedder = Embedder(opener, send, pin, meters)
-    return Dispatcher(engine, embedder, message.prefill_slice, pin, send)
+    embedder = Embedder(opener, send, pinning, meters)
+    return Dispatcher(engine, embedder, message.prefill_slice, pinning, send)
 
 
 def context_options(message: Load) -> llama.ContextOptions:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from residency.classes import TensorClass, classify
 from residency.ranges import Range, align_outward
 from server.protocol import WeightBytes
 
@@ -28,9 +30,12 @@ class WeightMap:
     bytes: WeightBytes
     mapped: tuple[Range, ...]
     """Whole pages of file mappings that hold weights, sorted and disjoint."""
+    by_class: Mapping[TensorClass, tuple[Range, ...]]
+    """Of these pages, those that hold a byte of the class; neighbours share pages. A tied
+    matrix is of both its classes."""
 
 
-def weight_map(weights: Iterable[Weight], page_bytes: int) -> WeightMap:
+def weight_map(weights: Sequence[Weight], page_bytes: int) -> WeightMap:
     distinct = {(w.host, w.address or w.name): w for w in weights}.values()
     on_file = [w for w in distinct if w.mapping is not None]
     backing = WeightBytes(
@@ -38,5 +43,24 @@ def weight_map(weights: Iterable[Weight], page_bytes: int) -> WeightMap:
         anonymous=sum(w.size for w in distinct if w.host and w.mapping is None),
         device=sum(w.size for w in distinct if not w.host),
     )
-    runs = (Range(w.address, w.address + w.size) for w in on_file)
-    return WeightMap(backing, tuple(align_outward(runs, page_bytes)))
+    return WeightMap(backing, _pages(on_file, page_bytes), _by_class(weights, page_bytes))
+
+
+def _by_class(
+    weights: Sequence[Weight], page_bytes: int
+) -> Mapping[TensorClass, tuple[Range, ...]]:
+    tied = all(weight.name != "output.weight" for weight in weights)
+    of_class: defaultdict[TensorClass, list[Weight]] = defaultdict(list)
+    for weight in weights:
+        if weight.mapping is None:
+            continue
+        of_class[classify(weight.name).kind].append(weight)
+        # llama.cpp gives the logits' matrix the token table's name then.
+        if tied and weight.name == "token_embd.weight":
+            of_class[TensorClass.OUTPUT].append(weight)
+    return {kind: _pages(each, page_bytes) for kind, each in of_class.items()}
+
+
+def _pages(weights: Iterable[Weight], page_bytes: int) -> tuple[Range, ...]:
+    runs = (Range(w.address, w.address + w.size) for w in weights)
+    return tuple(align_outward(runs, page_bytes))

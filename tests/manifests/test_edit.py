@@ -64,7 +64,7 @@ def test_unknown_keys_name_the_nearest() -> None:
             apply_edit(layered(), loader, None, modes=MODES)
         assert (f"did you mean {near!r}" in raised.value.message) == bool(near)
         assert ("did you mean" in raised.value.message) == bool(near)
-        assert "known keys: loader.weight_residency, loader.n_ctx," in raised.value.message
+        assert "known keys: loader.weight_residency, loader.pin," in raised.value.message
     with pytest.raises(UnknownKey, match=r"unknown key 'parameters\.temp', did you mean 'param"):
         apply_edit(layered(), None, {"temp": 1}, modes=MODES)
 

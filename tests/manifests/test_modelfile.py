@@ -84,6 +84,9 @@ def test_crlf_and_byte_order_mark() -> None:
         ("n_ubatch +32", "n_ubatch", 32),
         ("weight_residency no_such", "weight_residency", "no_such"),
         ("WEIGHT_RESIDENCY lazy", "weight_residency", "lazy"),
+        ("pin attn", "pin", ("attn",)),
+        ("pin attn, norm,attn", "pin", ("attn", "norm")),
+        ("pin attn\nPARAMETER pin norm", "pin", ("attn", "norm")),
     ],
 )
 def test_loader_options_and_ollamas_names(written: str, option: str, value: object) -> None:

@@ -32,10 +32,9 @@ from residency.pin import (
     MAX_GAP_BYTES,
     PinJob,
     PinResult,
-    pin_all,
     pin_plan,
-    pin_working_set,
     touched_ranges,
+    working_set,
 )
 from residency.procfs import PROC, ProcFS
 from residency.ranges import Range, align_outward, intersect, total
@@ -224,33 +223,18 @@ def test_the_working_set_is_searched_for_and_locked_in_steps(tmp_path: Path) -> 
         ]
         for part in wanted:
             touch(part)
-        steps = pin_working_set([weights], scan_bytes=16 * MIB)
-        before = locked_bytes()
+        steps = working_set([weights], scan_bytes=16 * MIB)
         assert [next(steps) for _ in range(4)] == [None] * 4, "four slices are looked through"
-        assert locked_bytes() == before
-        result = list(steps)[-1]
-        assert result is not None
-        assert (result.bytes_locked, result.n_runs) == (total(wanted), len(wanted))
-        assert locked_bytes() - before == total(wanted)
+        assert list(steps) == [wanted]
 
 
-def test_pinning_all_again_changes_nothing(tmp_path: Path) -> None:
-    with mapped(write_file(tmp_path / "file", 2 * MIB)) as weights:
+def test_what_is_held_already_needs_no_work(tmp_path: Path) -> None:
+    with mapped(write_file(tmp_path / "file", 4 * MIB)) as weights:
+        held = [Range(weights.start + MIB, weights.start + 2 * MIB)]
         before = locked_bytes()
-        first, again = pin_all([weights]), pin_all([weights])
-        assert locked_bytes() - before == 2 * MIB
-        assert first.bytes_locked == again.bytes_locked == 2 * MIB
-        assert again.message == ""
-
-
-def test_a_lock_that_the_kernel_does_not_count_is_a_shortfall(tmp_path: Path) -> None:
-    made = tmp_path / "proc" / "self"
-    made.mkdir(parents=True)
-    (made / "status").write_text("VmRSS: 1 kB\nVmLck: 0 kB\nCapEff: 0\n")
-    with mapped(write_file(tmp_path / "file", MIB)) as weights:
-        result = pin_all([weights], ProcFS(tmp_path / "proc"))
-    assert (result.bytes_asked, result.bytes_locked, result.errno) == (MIB, 0, 0)
-    assert f"locked 0 of {MIB} bytes: mlock succeeded without effect" in result.message
+        result, steps = run(PinJob([weights], slice_bytes=MIB, held=held))
+        assert (result.bytes_asked, result.bytes_locked, steps) == (4 * MIB, 4 * MIB, 3)
+        assert locked_bytes() - before == 3 * MIB, "what was said to be held was left alone"
 
 
 # -- refusals of the real kernel -------------------------------------------------------
@@ -260,7 +244,8 @@ import dataclasses, json, resource, sys
 from pathlib import Path
 sys.path.insert(0, "tests")
 from page_files import mapped
-from residency.pin import PinJob, pin_all
+from residency.locks import Locks
+from residency.pin import PinJob
 from residency.procfs import PROC
 limit = int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
@@ -268,7 +253,7 @@ with mapped(Path(sys.argv[1])) as weights:
     job = PinJob([weights], slice_bytes=1 << 20)
     while (result := job.step()) is None:
         pass
-    again = pin_all([weights])
+    again = list(Locks([weights]).change_to([weights]))[-1]
     print(json.dumps([
         dataclasses.asdict(result), dataclasses.asdict(again), PROC.status("self").locked_bytes
     ]))

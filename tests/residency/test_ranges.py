@@ -14,6 +14,7 @@ from residency.ranges import (
     intersect,
     join,
     slices,
+    subtract,
     total,
 )
 
@@ -104,3 +105,10 @@ def test_batches_are_the_runs_in_order_and_as_full_as_slices_allow(
 def test_a_range_that_ends_before_it_starts_is_a_mistake() -> None:
     with pytest.raises(AssertionError):
         Range(2, 1)
+
+
+@given(runs, runs)
+def test_subtract_leaves_what_is_in_the_first_alone(left: list[Range], right: list[Range]) -> None:
+    rest = subtract(left, right)
+    assert_normal(rest)
+    assert points(rest) == points(left) - points(right)

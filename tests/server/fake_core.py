@@ -32,6 +32,8 @@ class FakeCore:
     loads: list[ModelSpec] = field(default_factory=list)
     unloads: list[str] = field(default_factory=list)
     models: list[LoadedModel] = field(default_factory=list)
+    applied: list[ModelSpec] = field(default_factory=list)
+    """What was to be applied to a loaded model at once; it is if the model is loaded."""
 
     async def generate(self, call: Call) -> AsyncGenerator[CallEvent]:
         self.calls.append(call)
@@ -64,6 +66,10 @@ class FakeCore:
 
     async def unload(self, name: str) -> None:
         self.unloads.append(name)
+
+    def apply(self, spec: ModelSpec) -> bool:
+        self.applied.append(spec)
+        return any(model.spec.name == spec.name for model in self.models)
 
     def loaded(self) -> list[LoadedModel]:
         return self.models

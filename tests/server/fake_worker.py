@@ -13,6 +13,7 @@ The path of the model, `Load.paths[0]`, is a list of words joined by `+`:
     hang          never finishes the load, and ignores all but SIGKILL
     garbage       sends a frame of an unknown shape instead of Ready
     deaf          loads, then ignores Shutdown and SIGTERM
+    anonymous     loads, and has none of its weights mapped
     pin-fails=N   loads, then reports a pin that fell short, with this errno
 
 A prompt given as text is one of:
@@ -31,6 +32,7 @@ A prompt given as text is one of:
 
 An Embed gets, for each of its inputs, the vector (number of the input, its length), and a
 ContextGrown before the first; if the first input is `hang`, nothing until it is cancelled.
+An Apply is printed, and answered as if all was locked.
 
 Any other prompt is answered like `echo 2`. `max_tokens`, unless negative, cuts the pieces off
 and the reason is then "length". Prompt tokens are the prompt's words (or its token ids).
@@ -51,6 +53,7 @@ from pathlib import Path
 from server.protocol import (
     HEADER_BYTES,
     Accepted,
+    Apply,
     Cancel,
     ContextGrown,
     Embed,
@@ -218,7 +221,7 @@ def load(channel: Channel, message: Load) -> set[str]:
             load_seconds=float(words.get("slow", 0)),
             n_ctx=message.n_ctx or 512,
             n_slots=message.n_slots,
-            weights=WEIGHTS,
+            weights=WeightBytes(anonymous=5_000_000) if "anonymous" in words else WEIGHTS,
             kv_bytes=1_000_000,
         )
     )
@@ -242,6 +245,10 @@ def serve(channel: Channel, words: set[str]) -> None:
             case Embed():
                 embedding = running[message.id] = Embedding(channel, message)
                 embedding.start()
+            case Apply():
+                wanted = f"{message.residency} {message.pin} {message.repin_requests}"
+                print(f"INFO fake: applies {wanted}", file=sys.stderr, flush=True)
+                channel.send(PinReport(3_000_000, 3_000_000, 1, 0.1, 0, ""))
             case Cancel() if message.id in running:
                 running[message.id].cancelled.set()
             case Shutdown() if "deaf" not in words:

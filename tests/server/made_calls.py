@@ -27,12 +27,15 @@ def made_spec(
     n_slots: int = 1,
     keep_alive: float = 300,
     path: str = "ok",
+    residency: str = "eager",
 ) -> ModelSpec:
     """A model that the fake worker loads; `path` says how it behaves."""
     load = Load(
         model=name,
         paths=[path],
-        residency="eager",
+        residency=residency,
+        pin=[],
+        repin_requests=0,
         n_ctx=512,
         n_batch=64,
         n_ubatch=64,

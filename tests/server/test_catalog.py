@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+from typing import get_args
 
 import pytest
 
 from manifests.errors import InvalidName, ModelMissing
-from manifests.manifest import LoaderOptions, ModelfileLayer, Parameters
+from manifests.manifest import LoaderOptions, ModelfileLayer, Parameters, TensorClassName
 from manifests.names import parse_name
 from manifests.store import Store
+from residency.classes import TensorClass
 from server.catalog import Catalog, Model
 from server.errors import LoadError
 from server.protocol import Load, Sampling
@@ -31,6 +33,8 @@ async def test_defaults_of_a_plain_model(store: Store, settings: Settings) -> No
         model="chatty:latest",
         paths=[str(store.blob_path(blob))],
         residency="eager",
+        pin=[],
+        repin_requests=0,
         n_ctx=4096,
         n_batch=2048,
         n_ubatch=512,
@@ -45,6 +49,10 @@ async def test_defaults_of_a_plain_model(store: Store, settings: Settings) -> No
     )
     assert model.sampling == Sampling()
     assert (model.stop, model.max_tokens) == ((), -1)
+
+
+def test_the_stores_names_of_tensor_classes_are_residencys() -> None:
+    assert get_args(TensorClassName) == tuple(TensorClass)
 
 
 async def test_a_short_trained_model_gets_its_own_context(store: Store, settings: Settings) -> None:

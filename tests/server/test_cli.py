@@ -17,6 +17,7 @@ from server import cli, version
 from server.app import build_app
 from server.calls import LoadedModel
 from server.client import Daemon
+from server.protocol import PinReport
 from server.services import Services
 from server.settings import Settings
 from server.tables import distance, size, table
@@ -74,6 +75,18 @@ def test_ps_has_resident_and_locked(
     assert ready.split()[1:10] == ["4711", "1.2", "KB", "eager", "7", "B", "3", "B", "4096"]
     assert loading.endswith("loading")
     assert "?" in loading
+
+
+def test_ps_tells_of_a_lock_that_was_refused(
+    corral: Corral, core: FakeCore, services: Services, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = asyncio.run(services.catalog.model("chatty")).spec()
+    pin = PinReport(900, 3, 1, 0.0, 12, "locked 3 of 900 bytes: raise ulimit -l")
+    core.models = [LoadedModel(spec, 4711, READY, 0, 0, None, pin)]
+    assert corral("ps") == 0
+    _, row, why = capsys.readouterr().out.splitlines()
+    assert "3 B of 900 B" in row
+    assert why == "chatty:latest: locked 3 of 900 bytes: raise ulimit -l"
 
 
 def test_show(corral: Corral, capsys: pytest.CaptureFixture[str]) -> None:

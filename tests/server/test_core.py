@@ -612,6 +612,62 @@ async def test_a_pin_that_fell_short_is_one_warning_and_counted(
     assert text_of(await events(bench.core, made_call(made_spec()))) == "w0 w1 w2 "
 
 
+# -- changes while loaded --------------------------------------------------------------------
+
+
+async def test_a_change_reaches_the_worker_and_shows_in_what_is_told(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    await bench.core.load(made_spec(path="pin-fails=12"))
+    await bench.until(lambda: any(model.pin for model in bench.core.loaded()))
+    (before,) = bench.core.loaded()
+    assert before.pin is not None
+    assert (before.pin.bytes_locked, before.pin.errno) == (1_000_000, 12)
+    assert bench.core.apply(made_spec(residency="pinned"))
+    (model,) = bench.core.loaded()
+    assert (model.pid, model.spec.load.residency) == (before.pid, "pinned")
+    assert bench.value("corral_weight_residency_info", model="a:latest", mode="pinned") == 1
+    await bench.until(lambda: all(m.pin and not m.pin.message for m in bench.core.loaded()))
+    assert "applies pinned [] 0" in caplog.text
+    caplog.clear()
+    assert bench.core.apply(made_spec(residency="pinned")), "it is so already"
+    assert text_of(await events(bench.core, made_call(made_spec(residency="pinned"))))
+    assert [m.pid for m in bench.core.loaded()] == [before.pid], "no reload"
+    assert "applies" not in caplog.text
+
+
+async def test_a_model_that_is_loading_takes_over_the_last_of_several_changes(
+    bench: Bench, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    caplog.set_level(logging.INFO)
+    path = f"until={tmp_path / 'go'}"
+    load = asyncio.create_task(bench.core.load(made_spec(path=path)))
+    await asyncio.sleep(0)
+    # Before there is a process, and when it loads: the load itself, and a message behind it.
+    assert bench.core.apply(made_spec(path=path, residency="pinned"))
+    await bench.until(lambda: bench.core.loaded() != [])
+    for mode in ("eager", "lazy"):
+        assert bench.core.apply(made_spec(path=path, residency=mode))
+    (tmp_path / "go").touch()
+    await load
+    await bench.until(lambda: "applies lazy" in caplog.text)
+    assert "applies pinned" not in caplog.text
+    assert caplog.text.index("applies eager") < caplog.text.index("applies lazy")
+    assert [model.spec.load.residency for model in bench.core.loaded()] == ["lazy"]
+
+
+async def test_what_cannot_change_while_loaded_waits_for_the_next_load(bench: Bench) -> None:
+    assert not bench.core.apply(made_spec(residency="lazy")), "not loaded"
+    await bench.core.load(made_spec())
+    other = made_spec(identity="other weights", residency="lazy")
+    assert not bench.core.apply(other)
+    assert [model.spec.load.residency for model in bench.core.loaded()] == ["eager"]
+    await bench.core.unload("a:latest")
+    await bench.core.load(made_spec(path="anonymous"))
+    assert not bench.core.apply(made_spec(path="anonymous", residency="lazy")), "nothing is mapped"
+
+
 # -- timeouts --------------------------------------------------------------------------------
 
 

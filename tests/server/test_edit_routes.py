@@ -10,13 +10,15 @@ from typing import Any
 
 import httpx
 import pytest
-from fake_core import FakeCore
+from fake_core import READY, FakeCore
 from made_models import write_tiny
 
 from manifests.manifest import LoaderOptions, ModelfileLayer, Parameters
 from manifests.names import parse_name
 from manifests.store import Store
 from server.background import Background, WorkCancelled
+from server.calls import LoadedModel
+from server.services import Services
 
 CHATTY = parse_name("chatty")
 
@@ -52,6 +54,49 @@ async def test_edit_says_when_each_key_applies(
     assert core.unloads == []
 
 
+async def test_an_edit_of_a_loaded_models_residency_applies_now(
+    client: httpx.AsyncClient, core: FakeCore, services: Services, store: Store
+) -> None:
+    core.models = [
+        LoadedModel((await services.catalog.model("chatty")).spec(), 1, READY, 0, 0, None)
+    ]
+    answer = await edit(
+        client,
+        loader={"weight_residency": "lazy", "pin": "attn, norm", "repin_requests": 9, "n_ctx": 99},
+    )
+    assert answer.json()["applies"] == {
+        "loader.weight_residency": "now",
+        "loader.pin": "now",
+        "loader.repin_requests": "now",
+        "loader.n_ctx": "next_load",
+    }
+    (spec,) = core.applied
+    assert (spec.load.residency, spec.load.pin) == ("lazy", ["attn", "norm"])
+    assert spec.load.repin_requests == 9
+    # Nothing of it changed, or nothing of it can: the worker is not asked.
+    await edit(client, loader={"weight_residency": "lazy"}, parameters={"top_k": 3})
+    await edit(client, loader={"n_ctx": 98})
+    assert len(core.applied) == 1
+    again = await edit(client, loader={"weight_residency": None}, reload=True)
+    assert again.json()["applies"] == {"loader.weight_residency": "next_load"}
+    assert (len(core.applied), core.unloads) == (1, ["chatty:latest"])
+    layer = ModelfileLayer(loader=LoaderOptions(weight_residency="eager"))
+    store.edit(CHATTY, lambda stored: stored.model_copy(update={"modelfile": layer}))
+    shadowed = await edit(client, loader={"weight_residency": "pinned", "pin": []})
+    assert shadowed.json()["applies"] == {
+        "loader.weight_residency": "shadowed",
+        "loader.pin": "now",
+    }
+    assert (core.applied[-1].load.residency, core.applied[-1].load.pin) == ("eager", [])
+
+
+async def test_racing_edits_apply_what_is_stored_last(
+    client: httpx.AsyncClient, core: FakeCore, store: Store
+) -> None:
+    await asyncio.gather(*(edit(client, loader={"repin_requests": n}) for n in range(1, 20)))
+    assert core.applied[-1].load.repin_requests == store.get(CHATTY).loader.repin_requests
+
+
 async def test_null_removes_and_the_rest_is_kept(client: httpx.AsyncClient, store: Store) -> None:
     await edit(client, parameters={"temperature": 0.5, "top_k": 2}, system="x")
     answer = await edit(client, parameters={"temperature": None}, system=None)
@@ -75,6 +120,11 @@ async def test_reload_unloads(client: httpx.AsyncClient, core: FakeCore) -> None
         ({"loader": {"weight_residency": "lasy"}}, ["lazy", "lazy_then_pin_resident"]),
         ({"loader": {"weight_residency": "resident"}}, ["resident", "not available", "pinned"]),
         ({"loader": {"weight_residency": ["lazy"]}}, ["weight_residency"]),
+        ({"loader": {"pin": ["attn", "atn"]}}, ["loader.pin", "'atn'", "attn", "expert"]),
+        ({"loader": {"pin": "attn,"}}, ["loader.pin", "''"]),
+        ({"loader": {"pin": [["attn"]]}}, ["loader.pin", "attn"]),
+        ({"loader": {"pin": 3}}, ["loader.pin"]),
+        ({"loader": {"repin_requests": -1}}, ["repin_requests", "-1"]),
         ({"parameters": {"temprature": 1}}, ["temprature", "temperature"]),
         ({"parameters": {"temperature": "hot"}}, ["temperature", "hot"]),
         ({"sytem": "x"}, ["sytem", "'system'"]),
@@ -166,7 +216,10 @@ async def test_create_from_parts(client: httpx.AsyncClient, store: Store) -> Non
     answer = await create(
         client,
         **{"from": "chatty"},
-        parameters={"temperature": 0.3, "stop": ["a", " b\nc "], "num_ctx": 99},
+        parameters={
+            **{"temperature": 0.3, "stop": ["a", " b\nc "]},
+            **{"num_ctx": 99, "pin": ["attn", "norm"]},
+        },
         system="two\nlines",
         messages=[{"role": "user", "content": 'say "x" now'}],
         license="free",
@@ -175,7 +228,7 @@ async def test_create_from_parts(client: httpx.AsyncClient, store: Store) -> Non
     made = store.get(parse_name("made"))
     assert made.modelfile is not None
     assert made.modelfile.parameters.stop == ("a", " b\nc ")
-    assert made.modelfile.loader.n_ctx == 99
+    assert (made.modelfile.loader.n_ctx, made.modelfile.loader.pin) == (99, ("attn", "norm"))
     assert (made.system, made.messages[0].content) == ("two\nlines", 'say "x" now')
 
 
@@ -194,6 +247,7 @@ async def test_a_relative_from_starts_at_the_modelfiles_folder(
         ({}, "from"),
         ({"modelfile": "FROM chatty\nPARAMETR x 1\n"}, "line 2"),
         ({"modelfile": "FROM chatty\nPARAMETER weight_residency eagre\n"}, "eagre"),
+        ({"modelfile": "FROM chatty\nPARAMETER pin attn,atn\n"}, "line 2: PARAMETER pin"),
         ({"modelfile": "FROM chatty\nPARAMETER weight_residency resident\n"}, "not available"),
         ({"modelfile": "FROM chatty\nTEMPLATE {% if %}\n"}, "template, line 1"),
         ({"modelfile": "FROM ./nowhere.gguf\n"}, "nowhere.gguf"),

@@ -13,6 +13,7 @@ from manifests.names import parse_name
 from manifests.store import Store
 from server.calls import Begun, LoadedModel, Text
 from server.errors import WorkerDied
+from server.protocol import PinReport
 from server.services import Services
 
 
@@ -169,8 +170,9 @@ async def test_ps_tells_what_is_loaded_and_in_ram(
 ) -> None:
     spec = (await services.catalog.model("chatty")).spec()
     gone = (await services.catalog.model("base")).spec()
+    pin = PinReport(900, 3, 1, 0.0, 12, "raise ulimit -l")
     core.models = [
-        LoadedModel(spec, 4711, READY, 0, 0, expires_at=0.0),
+        LoadedModel(spec, 4711, READY, 0, 0, expires_at=0.0, pin=pin),
         LoadedModel(gone, 4712, None, 0, 1, expires_at=None),
     ]
     services.store.delete(parse_name("base"))
@@ -179,6 +181,8 @@ async def test_ps_tells_what_is_loaded_and_in_ram(
     assert (ready["size"], ready["size_vram"], ready["context_length"]) == (1234, 0, 4096)
     assert ready["expires_at"] == "1970-01-01T00:00:00Z"
     assert (ready["pid"], ready["resident"], ready["locked"]) == (4711, 7, 3)
+    assert (ready["to_lock"], ready["pin_error"]) == (900, "raise ulimit -l")
+    assert (loading["to_lock"], loading["pin_error"]) == (0, "")
     assert (loading["status"], loading["resident"], loading["details"]) == ("loading", None, None)
 
 

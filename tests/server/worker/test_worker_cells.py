@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from residency.ranges import Range
+from residency.modes import Mode
+from residency.policy import Policy
 from server.protocol import (
     Finished,
     Generate,
@@ -23,9 +24,10 @@ from server.protocol import (
 )
 from server.worker.backend import DECODED, NO_CELLS
 from server.worker.engine import Engine
-from server.worker.pinning import PinHook
+from server.worker.pinning import Pinning
 from server.worker.request import Meters
 from server.worker.slots import Slice, Tokens
+from server.worker.weights import weight_map
 
 N_CTX = 40
 N_SLOTS = 4
@@ -130,7 +132,7 @@ class World:
     def __init__(self, model: CellModel | None = None) -> None:
         self.model = model or CellModel()
         self.sent: list[ToDaemon] = []
-        pin = PinHook([Range(0, 8)], armed=False)
+        pin = Pinning(weight_map([], 4096), Policy(Mode.EAGER))
         self.engine = Engine(self.model, self.sent.append, pin, Meters(lambda: 0.0, lambda: 0))
 
     def generate(self, request_id: str, prompt: list[int], n: int) -> None:

@@ -8,14 +8,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from residency.libc import PAGE_BYTES
+from residency.modes import Mode
+from residency.policy import Policy
 from server.protocol import Embed, Embedded, Finished, Rejected, ToDaemon
 from server.worker.embedding import Embedder
-from server.worker.pinning import PinHook
+from server.worker.pinning import Pinning
 from server.worker.pooling import How, Rows
 from server.worker.refusals import ContextRefused
 from server.worker.request import Meters
 from server.worker.slots import Tokens
 from server.worker.texts import Limit
+from server.worker.weights import weight_map
 
 
 class Words:
@@ -73,13 +77,18 @@ class CountingReader:
         return [[text for _, _, text in batch] for batch in self.batches]
 
 
+def unpinned(mode: Mode) -> Pinning:
+    """Of no weights."""
+    return Pinning(weight_map([], PAGE_BYTES), Policy(mode), search=lambda _: iter(()))
+
+
 class Bench:
     """An embedder whose messages are kept."""
 
     def __init__(self, reader: CountingReader, armed: bool = False) -> None:
         self.reader = reader
         self.sent: list[ToDaemon] = []
-        self.pin = PinHook([], armed=armed, start=lambda _: iter(()))
+        self.pin = unpinned(Mode.LAZY_THEN_PIN_RESIDENT if armed else Mode.LAZY)
         meters = Meters(lambda: 0.0, lambda: 0)
         self.embedder = Embedder(lambda: reader, self.sent.append, self.pin, meters)
 
@@ -251,7 +260,7 @@ def test_a_context_that_does_not_open_fails_the_request_and_is_tried_again() -> 
             raise faults.pop()
         return reader
 
-    pin = PinHook([], armed=False)
+    pin = unpinned(Mode.LAZY)
     embedder = Embedder(open_reader, sent.append, pin, Meters(lambda: 0.0, lambda: 0))
     embedder.on_embed(Embed("a", ["aa"]))
     (end,) = sent

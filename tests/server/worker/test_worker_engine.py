@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from residency.pin import PinResult, pin_working_set
+from residency.modes import Mode
+from residency.pin import working_set
+from residency.policy import Policy, parse_policy
 from residency.procfs import ProcFS
 from residency.ranges import Range
 from server.protocol import (
@@ -25,13 +30,15 @@ from server.protocol import (
     Step,
     ToDaemon,
     TokenLogprobs,
+    WeightBytes,
 )
 from server.worker.backend import DECODED, NO_CELLS, NO_TOKEN
 from server.worker.engine import Engine
-from server.worker.pinning import PinHook
+from server.worker.pinning import Pinning, Search
 from server.worker.refusals import RequestRefused
 from server.worker.request import Meters
 from server.worker.slots import Slice, Tokens
+from server.worker.weights import WeightMap
 
 END = 0
 LETTERS = {i: bytes([96 + i]) for i in range(1, 27)}
@@ -116,16 +123,28 @@ class ScriptedModel:
         self.forgotten.append(slot)
 
 
+MEMORY = mmap.mmap(-1, 4 * mmap.PAGESIZE)
+ADDRESS = ctypes.addressof(ctypes.c_char.from_buffer(MEMORY))
+WEIGHTS = WeightMap(WeightBytes(file=8), (Range(ADDRESS, ADDRESS + len(MEMORY)),), {})
+
+
 class ScriptedPin:
-    """A pin of two slices."""
+    """A search for the working set in two steps. It finds nothing, which locks at once."""
 
     steps = 0
 
-    def run(self) -> Iterator[PinResult | None]:
+    def run(self) -> Iterator[list[Range] | None]:
         self.steps = 1
         yield None
         self.steps = 2
-        yield PinResult(8, 8, 1, 0.0, 0, "")
+        yield []
+
+
+def first_request_pins(search: Search, repin_requests: int = 0) -> Pinning:
+    """One step of it each time it is asked to go on."""
+    policy = Policy(Mode.LAZY_THEN_PIN_RESIDENT, repin_requests=repin_requests)
+    clock = count()
+    return Pinning(WEIGHTS, policy, search=search, clock=lambda: float(next(clock)))
 
 
 @dataclass
@@ -134,10 +153,13 @@ class World:
     sent: list[ToDaemon] = field(default_factory=list)
     pins: list[ScriptedPin] = field(default_factory=list)
     now: int = 0
+    repin_requests: int = 0
 
     def __post_init__(self) -> None:
-        hook = PinHook([Range(0, 8)], armed=True, start=self._start_pin)
-        self.engine = Engine(self.model, self.sent.append, hook, Meters(self._tick, lambda: 7))
+        self.pinning = first_request_pins(self._start_pin, self.repin_requests)
+        self.engine = Engine(
+            self.model, self.sent.append, self.pinning, Meters(self._tick, lambda: 7)
+        )
 
     def generate(self, request_id: str, prompt: str = "abc", max_tokens: int = -1) -> None:
         self.engine.on_generate(Generate(request_id, prompt, Sampling(), max_tokens))
@@ -154,8 +176,8 @@ class World:
         steps = [m for m in self.sent if isinstance(m, Step)]
         return "".join(p.text for step in steps for p in step.pieces if p.id == request_id)
 
-    def _start_pin(self, mapped: Sequence[Range]) -> Iterator[PinResult | None]:
-        assert mapped == [Range(0, 8)]
+    def _start_pin(self, mapped: Sequence[Range]) -> Iterator[list[Range] | None]:
+        assert mapped == WEIGHTS.mapped
         self.pins.append(ScriptedPin())
         return self.pins[-1].run()
 
@@ -254,12 +276,51 @@ def test_the_pin_starts_after_the_last_byte_runs_beside_requests_and_comes_once(
     assert sum(isinstance(m, PinReport) for m in world.sent) == 1
 
 
+def test_the_pin_is_repeated_after_so_many_completed_requests() -> None:
+    world = World(repin_requests=3)
+    counts = []
+    for number in range(8):
+        world.generate(f"cancelled {number}")
+        world.run(1)
+        world.engine.on_cancel(f"cancelled {number}")
+        world.generate(str(number))
+        world.run()
+        counts.append(len(world.pins))
+    assert counts == [1, 1, 1, 2, 2, 2, 3, 3]
+
+
+def test_the_last_of_several_changes_wins_and_the_others_get_no_report() -> None:
+    world = World()
+    world.generate("a")
+    for mode in ("lazy", "lazy_then_pin_resident", "eager", "lazy"):
+        world.pinning.apply(parse_policy(mode, [], 0))
+    world.run()
+    assert world.pins == [], "it is lazy when the request completes"
+    assert sum(isinstance(m, PinReport) for m in world.sent) == 1
+    world.pinning.apply(parse_policy("lazy_then_pin_resident", [], 0))
+    world.run()
+    assert world.pins == [], "armed again, for the next request"
+    world.generate("b")
+    world.run()
+    assert len(world.pins) == 1
+
+
+def test_a_change_of_the_classes_alone_keeps_a_pin_that_is_due() -> None:
+    world = World()
+    world.generate("a")
+    while "a" not in world.ends():
+        world.engine.step()
+    assert [pin.steps for pin in world.pins] == [1]
+    world.pinning.apply(parse_policy("lazy_then_pin_resident", ["attn"], 0))
+    world.run()
+    assert [pin.steps for pin in world.pins] == [1, 2], "it began anew and came to its end"
+
+
 def test_an_unknown_working_set_is_reported_and_logged_by_the_daemon_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "self").mkdir()
-    start = partial(pin_working_set, proc=ProcFS(tmp_path))
-    hook = PinHook([Range(0, 8)], armed=True, start=start)
+    hook = first_request_pins(partial(working_set, proc=ProcFS(tmp_path)))
     hook.on_completed()
     report = hook.step()
     assert report is not None

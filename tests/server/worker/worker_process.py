@@ -186,6 +186,8 @@ def load_message(*paths: Path, **changes: object) -> Load:
         "model": paths[0].name,
         "paths": [str(path) for path in paths],
         "residency": "eager",
+        "pin": [],
+        "repin_requests": 0,
         "n_ctx": 256,
         "n_batch": 512,
         "n_ubatch": 32,
