@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from residency.libc import PAGE_BYTES
-from residency.modes import LoadPlan, UnavailableMode, UnknownMode, parse_mode, plan
+from residency.modes import LoadPlan, UnknownMode, parse_mode, plan
 from residency.procfs import PROC
 from server.protocol import Load, Ready, ToDaemon
 from server.worker import llama
@@ -18,6 +18,7 @@ from server.worker.native_log import NativeLog
 from server.worker.pinning import PinHook, advise_weights, pin_at_load
 from server.worker.refusals import LoadRefused
 from server.worker.request import Meters
+from server.worker.resident import copy_weights, refuse_without_room
 from server.worker.threads import bounded_threads, default_threads
 from server.worker.weights import weight_map
 
@@ -36,13 +37,19 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> E
         llama.check_library()
         load_plan = plan(parse_mode(message.residency))
         options = context_options(message)
+        paths = _existing(message.paths)
         log = NativeLog()
         stack.enter_context(llama.open_library(log))
-        model = stack.enter_context(_open_model(message, load_plan, log))
+        if load_plan.copy:
+            refuse_without_room(paths, message.n_gpu_layers, options)
+        model = stack.enter_context(_open_model(paths, message.n_gpu_layers, load_plan, log))
         weights = weight_map(model.weights(), PAGE_BYTES)
-        advise_weights(load_plan, weights.mapped)
+        if load_plan.copy:
+            weights = copy_weights(model, paths, weights)
+        else:
+            advise_weights(load_plan, weights.mapped)
         context = stack.enter_context(llama.open_context(model, options, log))
-    except (UnknownMode, UnavailableMode, llama.LibraryMismatch, llama.NativeError) as error:
+    except (UnknownMode, llama.LibraryMismatch, llama.NativeError) as error:
         raise LoadRefused(str(error)) from error
     pinned = pin_at_load(weights.mapped) if load_plan.use_mlock else None
     send(
@@ -52,6 +59,7 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> E
             n_slots=message.n_slots,
             weights=weights.bytes,
             kv_bytes=log.cache_bytes,
+            copies=[(run.start, run.end) for run in weights.copied],
         )
     )
     if pinned:
@@ -97,18 +105,25 @@ def context_options(message: Load) -> llama.ContextOptions:
     )
 
 
-@contextmanager
-def _open_model(message: Load, plan: LoadPlan, log: NativeLog) -> Iterator[llama.Model]:
-    missing = [path for path in message.paths if not Path(path).is_file()]
+def _existing(names: Sequence[str]) -> list[Path]:
+    paths = [Path(name) for name in names]
+    missing = [path for path in paths if not path.is_file()]
     if missing:
         raise LoadRefused(f"no such file: {missing[0]}")
+    return paths
+
+
+@contextmanager
+def _open_model(
+    paths: Sequence[Path], n_gpu_layers: int, plan: LoadPlan, log: NativeLog
+) -> Iterator[llama.Model]:
     options = llama.ModelOptions(
         use_mmap=plan.use_mmap,
         use_mlock=plan.use_mlock,
         prefetch=plan.prefetch,
-        n_gpu_layers=message.n_gpu_layers,
+        n_gpu_layers=n_gpu_layers,
     )
-    with llama.open_model([Path(path) for path in message.paths], options, log) as model:
+    with llama.open_model(paths, options, log) as model:
         if not model.is_decoder:
             raise LoadRefused("an encoder generates no text; only decoder models are served")
         if model.vocab.is_empty:

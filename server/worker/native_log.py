@@ -18,6 +18,10 @@ _INFO, _WARN, _ERROR = 2, 3, 4
 # llama.cpp tells the size of its caches nowhere else in its C interface: one line for each
 # buffer of each kind of memory (KV, recurrent state), rounded to 0.01 MiB.
 _CACHE_BUFFER = re.compile(rb"(?:KV|RS|state) buffer size = +([0-9.]+) MiB")
+# What a context without memory (no_alloc) would take: its KV buffers are told as 0 then, but
+# not the size of the tensors; and what a step computes in.
+_PLANNED_CACHE = re.compile(rb"llama_kv_cache: size = +([0-9.]+) MiB")
+_COMPUTE_BUFFER = re.compile(rb"(?:compute|output) buffer size = +([0-9.]+) MiB")
 # What the parser says, without the line breaks of the grammar that it quotes behind it.
 _GRAMMAR_FAULT = re.compile(r"error parsing grammar: (.{1,200})")
 _MAX_CAPTURE_BYTES = 4096
@@ -29,17 +33,24 @@ _EXPECTED = b"failed to find a memory slot"
 class NativeLog:
     """Receives llama.cpp's log lines, on whatever thread they arise."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
+        """A quiet one keeps errors and passes nothing on."""
+        self._quiet = quiet
         self._errors: deque[str] = deque(maxlen=4)
         self.cache_bytes = 0
         """Sum of the KV and state buffers allocated so far."""
+        self.planned_cache_bytes = 0
+        """Sum of the KV tensors laid out so far, with memory or without."""
+        self.compute_bytes = 0
+        """Sum of the buffers for activations and logits."""
 
     def on_line(self, level: int, text: bytes) -> None:
         if level == _INFO:
             self._measure(text)
         elif level in (_WARN, _ERROR) and _EXPECTED not in text:
             line = text.decode(errors="replace").strip()
-            logger.log(logging.ERROR if level == _ERROR else logging.WARNING, "%s", line)
+            if not self._quiet:
+                logger.log(logging.ERROR if level == _ERROR else logging.WARNING, "%s", line)
             if level == _ERROR:
                 self._errors.append(line)
 
@@ -72,6 +83,11 @@ class NativeLog:
         return text or "llama.cpp gave no reason"
 
     def _measure(self, text: bytes) -> None:
-        match = _CACHE_BUFFER.search(text)
-        if match:
-            self.cache_bytes += round(float(match[1]) * (1 << 20))
+        self.cache_bytes += _mebibytes(_CACHE_BUFFER, text)
+        self.planned_cache_bytes += _mebibytes(_PLANNED_CACHE, text)
+        self.compute_bytes += _mebibytes(_COMPUTE_BUFFER, text)
+
+
+def _mebibytes(size: re.Pattern[bytes], text: bytes) -> int:
+    match = size.search(text)
+    return round(float(match[1]) * (1 << 20)) if match else 0

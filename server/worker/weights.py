@@ -28,6 +28,16 @@ class WeightMap:
     bytes: WeightBytes
     mapped: tuple[Range, ...]
     """Whole pages of file mappings that hold weights, sorted and disjoint."""
+    copied: tuple[Range, ...] = ()
+    """Whole pages of anonymous memory that took the place of such mappings."""
+
+    def after_copy(self) -> WeightMap:
+        """All that was mapped has been copied in place."""
+        backing = self.bytes
+        anonymous = WeightBytes(
+            anonymous=backing.anonymous + backing.file, device=backing.device
+        )
+        return WeightMap(anonymous, (), self.mapped)
 
 
 def weight_map(weights: Iterable[Weight], page_bytes: int) -> WeightMap:
