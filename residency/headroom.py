@@ -19,6 +19,11 @@ class Headroom:
     binds: str
     """HOST, or the folder of the cgroup."""
 
+    @property
+    def bound(self) -> str:
+        """What binds, in words."""
+        return "the host's memory" if self.binds == HOST else f"the memory limit of {self.binds}"
+
 
 def headroom(root: Path = Path("/")) -> Headroom | None:
     """The least over the host and every memory cgroup that this process is in, v1 and v2.

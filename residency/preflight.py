@@ -35,12 +35,8 @@ def refusal(mode: Mode, need: Need, room: Headroom) -> str | None:
     return (
         f"weight residency {mode.value!r} needs {need.total} bytes of RAM (weights "
         f"{need.weights}, KV cache {need.kv}, compute {need.compute}) and {room.bytes} are "
-        f"available: {_bound(room)} binds. {_remedy(need, room)}"
+        f"available: {room.bound} binds. {_remedy(need, room)}"
     )
-
-
-def _bound(room: Headroom) -> str:
-    return "the host" if room.binds == HOST else f"the memory limit of {room.binds}"
 
 
 def _remedy(need: Need, room: Headroom) -> str:

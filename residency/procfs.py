@@ -195,9 +195,7 @@ def _file_id(words: list[bytes]) -> FileId | None:
     return FileId(words[3].decode("ascii"), inode) if inode else None
 
 
-def _is_wanted(
-    words: list[bytes], wanted: Collection[FileId], anonymous: Sequence[Range]
-) -> bool:
+def _is_wanted(words: list[bytes], wanted: Collection[FileId], anonymous: Sequence[Range]) -> bool:
     file = _file_id(words)
     if file is not None:
         return file in wanted

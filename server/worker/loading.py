@@ -15,7 +15,12 @@ from server.worker import llama
 from server.worker.engine import Engine
 from server.worker.llama_backend import LlamaBackend
 from server.worker.native_log import NativeLog
-from server.worker.pinning import PinHook, advise_weights, pin_at_load
+from server.worker.pinning import (
+    PinHook,
+    advise_weights,
+    may_lock_while_loading,
+    pin_at_load,
+)
 from server.worker.refusals import LoadRefused
 from server.worker.request import Meters
 from server.worker.resident import copy_weights, refuse_without_room
@@ -119,7 +124,7 @@ def _open_model(
 ) -> Iterator[llama.Model]:
     options = llama.ModelOptions(
         use_mmap=plan.use_mmap,
-        use_mlock=plan.use_mlock,
+        use_mlock=plan.use_mlock and may_lock_while_loading(paths),
         prefetch=plan.prefetch,
         n_gpu_layers=n_gpu_layers,
     )

@@ -6,8 +6,10 @@ import dataclasses
 import errno
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from residency.advice import advise
+from residency.headroom import headroom
 from residency.modes import LoadPlan
 from residency.pin import PinResult, pin_all, pin_working_set
 from residency.procfs import ProcUnavailable
@@ -20,6 +22,13 @@ logger = logging.getLogger("worker.pinning")
 def advise_weights(plan: LoadPlan, mapped: Sequence[Range]) -> None:
     for error in advise(mapped, plan.advice):
         logger.warning("advice %s on the weights was refused: %s", plan.advice, error)
+
+
+def may_lock_while_loading(paths: Sequence[Path]) -> bool:
+    """Whether llama.cpp may lock the files as it maps them, before there is a KV cache. With
+    less room than twice the files pin_at_load decides, which knows what else is in memory."""
+    room = headroom()
+    return room is None or room.bytes >= 2 * sum(path.stat().st_size for path in paths)
 
 
 def pin_at_load(mapped: Sequence[Range]) -> PinReport:

@@ -34,9 +34,7 @@ class WeightMap:
     def after_copy(self) -> WeightMap:
         """All that was mapped has been copied in place."""
         backing = self.bytes
-        anonymous = WeightBytes(
-            anonymous=backing.anonymous + backing.file, device=backing.device
-        )
+        anonymous = WeightBytes(anonymous=backing.anonymous + backing.file, device=backing.device)
         return WeightMap(anonymous, (), self.mapped)
 
 
