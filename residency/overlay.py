@@ -51,7 +51,6 @@ def copy_in_place(
                 for piece in slices([run], piece_bytes):
                     source.read(piece.start, Range(*_file_bounds(piece, mapping)))
                 libc.mprotect_read(run.start, len(run))
-            source.drop_cache()
     except OSError as error:
         raise CopyFailed(f"{path}: {error.strerror or error}") from error
 
@@ -99,10 +98,10 @@ class _Source:
             direct = None if cached or done % libc.PAGE_BYTES else self._direct
             done += self._read_some(direct, address + done, bytes.start + done, len(bytes) - done)
         # From the start, as a folio may reach over the end of the piece before.
-        self.drop_cache(bytes.end)
+        self._drop_cache(bytes.end)
 
-    def drop_cache(self, end: int = 0) -> None:
-        """Of the file up to end, 0 for all. What others map stays; a filesystem may refuse."""
+    def _drop_cache(self, end: int) -> None:
+        """Of the file up to end. What others map stays; a filesystem may refuse."""
         try:
             os.posix_fadvise(self._buffered, 0, end, os.POSIX_FADV_DONTNEED)
         except OSError as error:
