@@ -8,6 +8,7 @@ from pathlib import Path
 
 from residency.file_cache import FileProbe, Source
 from residency.procfs import PROC, FileMapping, ProcFS, ProcUnavailable
+from residency.ranges import Range
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,11 @@ class Ledger:
     weight_bytes: int | None
     """Of all its tensors, whatever memory they are in; told by the worker."""
     mapped_bytes: int | None
-    """Of the worker's mappings of the files, in whole pages."""
+    """Of the worker's mappings of the files and of the weights copied out of them, in whole
+    pages."""
     resident_bytes: int | None
-    """Of mapped_bytes, those in RAM, whoever brought them there."""
+    """Of mapped_bytes, those in RAM, whoever brought them there. Copied weights are, unless
+    they were swapped out."""
     touched_bytes: int | None
     """Of mapped_bytes, those in the worker's page table: what it touched, with the
     neighbours that the kernel mapped on the way (see ProcFS.pagemap_present)."""
@@ -34,6 +37,8 @@ class Ledger:
     """Of weight_bytes, those copied to anonymous memory; told by the worker."""
     huge_bytes: int | None
     """Of touched_bytes, those mapped as huge pages."""
+    huge_anonymous_bytes: int | None
+    """Of huge_bytes, those of copied weights (AnonHugePages)."""
     locked_bytes: int | None
     """Of touched_bytes, those locked in RAM."""
     rss_bytes: int | None
@@ -41,7 +46,7 @@ class Ledger:
     major_faults: int | None
     """Of the whole process, since it started."""
     probe: Source
-    """How resident_bytes was learned."""
+    """How resident_bytes was learned; of copied weights always from smaps."""
 
 
 def sample(
@@ -52,12 +57,14 @@ def sample(
     proc: ProcFS = PROC,
     *,
     anonymous_bytes: int | None = None,
+    copies: Sequence[Range] = (),
 ) -> Ledger:
     """The ledger now. Asks the kernel only, so a busy worker delays nothing.
 
-    file_probe has to hold the paths. Raises ProcessGone.
+    file_probe has to hold the paths. copies are the address ranges, sorted and disjoint, of
+    weights that the worker copied to anonymous memory. Raises ProcessGone.
     """
-    mappings = _model_mappings(pid, paths, file_probe, proc)
+    mappings = _model_mappings(pid, paths, file_probe, proc, copies)
     mapped = _sum(mappings, lambda m: len(m.addresses))
     touched = _sum(mappings, lambda m: m.rss_bytes)
     resident, probe = _resident(mappings, mapped, touched, file_probe)
@@ -70,6 +77,7 @@ def sample(
         touched_bytes=touched,
         anonymous_bytes=anonymous_bytes,
         huge_bytes=_sum(mappings, lambda m: m.huge_bytes),
+        huge_anonymous_bytes=_sum(mappings, lambda m: 0 if m.file else m.huge_bytes),
         locked_bytes=_sum(mappings, lambda m: m.locked_bytes),
         rss_bytes=rss,
         major_faults=faults,
@@ -77,20 +85,20 @@ def sample(
     )
 
 
-_Mappings = dict[Path, list[FileMapping]]
-"""A worker's mappings by the file they map."""
+_Mappings = dict[Path | None, list[FileMapping]]
+"""A worker's mappings by the file they map; None has the anonymous ones."""
 
 
 def _model_mappings(
-    pid: int, paths: Sequence[Path], file_probe: FileProbe, proc: ProcFS
+    pid: int, paths: Sequence[Path], file_probe: FileProbe, proc: ProcFS, copies: Sequence[Range]
 ) -> _Mappings | None:
     by_identity = {
         identity: path for path in paths if (identity := file_probe.identity(path)) is not None
     }
-    mappings: _Mappings = {path: [] for path in paths}
+    mappings: _Mappings = {None: [], **{path: [] for path in paths}}
     try:
-        for mapping in proc.smaps(pid, by_identity):
-            mappings[by_identity[mapping.file]].append(mapping)
+        for mapping in proc.smaps(pid, by_identity, copies):
+            mappings[by_identity[mapping.file] if mapping.file else None].append(mapping)
     except ProcUnavailable:
         return None
     return mappings
@@ -107,13 +115,15 @@ def _resident(
 ) -> tuple[int | None, Source]:
     if mappings is None:
         return None, Source.UNKNOWN
-    resident, source = file_probe.resident_bytes(
-        {path: [mapping.file_range for mapping in each] for path, each in mappings.items()}
-    )
+    extents = {path: [m.file_range for m in each] for path, each in mappings.items() if path}
+    cached, source = file_probe.resident_bytes(extents)
     # The page cache is kept from us, but what the worker has in its page table is in RAM.
-    if resident is None and mapped == touched:
-        return mapped, Source.SMAPS
-    return resident, source
+    if cached is None:
+        return (mapped, Source.SMAPS) if mapped == touched else (None, source)
+    copied = mappings[None]
+    if not copied:
+        return cached, source
+    return cached + sum(m.rss_bytes for m in copied), Source.SMAPS
 
 
 def _process(pid: int, proc: ProcFS) -> tuple[int | None, int | None]:

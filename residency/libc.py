@@ -20,6 +20,8 @@ MADV_WILLNEED = _mmap.MADV_WILLNEED
 MADV_RANDOM = _mmap.MADV_RANDOM
 MADV_DONTNEED = _mmap.MADV_DONTNEED
 
+# Where the mapping replaces what is at an address. asm-generic/mman-common.h; mmap.py lacks it.
+_MAP_FIXED = 0x10
 _MAP_FAILED = ctypes.c_void_p(-1).value
 # The same number on every Linux architecture but alpha. linux/scripts/syscall.tbl
 _SYS_CACHESTAT = 451
@@ -27,6 +29,9 @@ _SYS_CACHESTAT = 451
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.munlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc.pread.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64]
+_libc.pread.restype = ctypes.c_ssize_t
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
@@ -101,6 +106,37 @@ def mmap_file(fd: int, length: int) -> int:
     if address == _MAP_FAILED:
         raise _failed("mmap", 0, length)
     return int(address)
+
+
+def mmap_anonymous(address: int, length: int) -> None:
+    """Replace what is mapped at page-aligned addresses by zeros of this process's own."""
+    flags = _mmap.MAP_PRIVATE | _mmap.MAP_ANONYMOUS | _MAP_FIXED
+    protection = _mmap.PROT_READ | _mmap.PROT_WRITE
+    if _libc.mmap(address, length, protection, flags, -1, 0) == _MAP_FAILED:
+        raise _failed("mmap", address, length)
+
+
+def mprotect_read(address: int, length: int) -> None:
+    """Make pages read-only."""
+    if _libc.mprotect(address, length, _mmap.PROT_READ):
+        raise _failed("mprotect", address, length)
+
+
+def advise_huge(address: int, length: int) -> bool:
+    """Ask for huge pages; False if this kernel has none. Linux only."""
+    if not _libc.madvise(address, length, _mmap.MADV_HUGEPAGE):
+        return True
+    if ctypes.get_errno() == errno.EINVAL:
+        return False
+    raise _failed("madvise", address, length)
+
+
+def pread(fd: int, address: int, length: int, offset: int) -> int:
+    """Read from a file to memory; how many bytes came, 0 at its end."""
+    n = _libc.pread(fd, address, length, offset)
+    if n < 0:
+        raise _failed("pread", address, length)
+    return int(n)
 
 
 def munmap(address: int, length: int) -> None:

@@ -30,11 +30,13 @@ class Advice(StrEnum):
     DONTNEED = "dontneed"
     """Take them out of this process's page table. A file's page stays cached; anonymous memory
     would be lost."""
+    HUGEPAGE = "hugepage"
+    """Back them with huge pages. Of anonymous memory only, so the copy gives it."""
 
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """The switches of one load: three for llama.cpp, two for the worker."""
+    """The switches of one load: three for llama.cpp, three for the worker."""
 
     use_mmap: bool
     use_mlock: bool
@@ -44,14 +46,13 @@ class LoadPlan:
     """Given over the weights once they are mapped."""
     pin_after_first: bool
     """Lock the working set when the first request completes."""
+    copy: bool = False
+    """Copy the weights to anonymous memory before anything reads them. With use_mmap, which
+    then only lays out their addresses: the copy takes the mapping's place."""
 
 
 class UnknownMode(ValueError):
     """The text names no mode."""
-
-
-class UnavailableMode(ValueError):
-    """The mode is named in the contract, but this version cannot serve it."""
 
 
 DEFAULT_MODE = Mode.EAGER
@@ -86,15 +87,23 @@ PLANS: Mapping[Mode, LoadPlan] = MappingProxyType(
             advice=Advice.RANDOM,
             pin_after_first=True,
         ),
+        Mode.RESIDENT: LoadPlan(
+            use_mmap=True,
+            use_mlock=False,
+            prefetch=False,
+            advice=Advice.HUGEPAGE,
+            pin_after_first=False,
+            copy=True,
+        ),
     }
 )
 
-AVAILABLE: tuple[str, ...] = tuple(mode.value for mode in PLANS)
-"""The modes that this version serves, as users write them."""
+AVAILABLE: tuple[str, ...] = tuple(mode.value for mode in Mode)
+"""The modes as users write them."""
 
 
 def parse_mode(text: str) -> Mode:
-    """The mode of that name, served by this version or not. Raises UnknownMode."""
+    """The mode of that name. Raises UnknownMode."""
     try:
         return Mode(text)
     except ValueError:
@@ -104,12 +113,5 @@ def parse_mode(text: str) -> Mode:
 
 
 def plan(mode: Mode) -> LoadPlan:
-    """What a load in this mode asks for. Raises UnavailableMode."""
-    try:
-        return PLANS[mode]
-    except KeyError:
-        raise UnavailableMode(
-            f"weight residency {mode.value!r} is not in this version: "
-            f"use {Mode.PINNED.value!r} to keep the weights in RAM, "
-            f"or another of {', '.join(AVAILABLE)}"
-        ) from None
+    """What a load in this mode asks for."""
+    return PLANS[mode]

@@ -8,14 +8,15 @@ from __future__ import annotations
 import errno
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from residency import libc
 from residency.advice import advise
+from residency.headroom import Headroom, headroom
 from residency.memlock import lock_limits, remedy
 from residency.modes import Advice
-from residency.procfs import PROC, ProcFS
+from residency.procfs import PROC, ProcFS, ProcUnavailable
 from residency.ranges import (
     Range,
     align_outward,
@@ -36,6 +37,9 @@ SLICE_BYTES = 8 << 20
 """Locked in one step: 0.7 ms for cached pages of 4 KiB (6.18), 80 ms from a disk of 100 MB/s."""
 SCAN_BYTES = 128 << 20
 """Searched for touched pages in one step: 0.4 to 3 ms, 20 ms if every other page is (6.18)."""
+SPARE_BYTES = 64 << 20
+"""Left to the process when weights are locked: compute buffers and heap that it has yet to
+touch. mlock is never refused for lack of memory; the kernel kills for it instead (6.18)."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +89,11 @@ class PinJob:
         held: Sequence[Range] = (),
         read_ahead: bool = False,
         proc: ProcFS = PROC,
+        room: Callable[[], Headroom | None] = headroom,
     ) -> None:
         """held are pages that are locked already: they are asked for and need no work.
         read_ahead asks for each slice with WILLNEED a step before it is locked, the
-        first at once."""
+        first at once. Without room for all, nothing is locked."""
         pages = align_outward(runs, libc.PAGE_BYTES)
         self._asked, self._n_runs = total(pages), len(pages)
         self._todo = deque(batches(subtract(pages, held), slice_bytes))
@@ -100,7 +105,19 @@ class PinJob:
         self._seconds = 0.0
         self._errno = 0
         self._refusal = ""
+        self._refuse_without_room(room())
         self._ask_ahead()
+
+    def _refuse_without_room(self, room: Headroom | None) -> None:
+        missing = self._asked - _locked_already(self._proc)
+        if not self._todo or room is None or missing + SPARE_BYTES <= room.bytes:
+            return
+        self._todo.clear()
+        self._errno = errno.ENOMEM
+        self._refusal = (
+            f"{missing} bytes more would leave less than {SPARE_BYTES} of the {room.bytes} that "
+            f"are available: {room.bound} binds; free memory or raise the limit"
+        )
 
     def step(self) -> PinResult | None:
         """Lock one slice, of one run or of many short ones. The result once all is locked
@@ -143,6 +160,14 @@ class PinJob:
             errno=self._errno,
             message=refusal and f"locked {bytes_locked} of {self._asked} bytes: {refusal}",
         )
+
+
+def _locked_already(proc: ProcFS) -> int:
+    """0 if that is unknown: then too much room is asked for and not too little."""
+    try:
+        return proc.status("self").locked_bytes
+    except ProcUnavailable:
+        return 0
 
 
 def working_set(

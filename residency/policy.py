@@ -21,12 +21,11 @@ class Policy:
 
     @property
     def plan(self) -> LoadPlan:
-        """Raises UnavailableMode."""
         return plan(self.mode)
 
     def live_to(self, other: Policy) -> bool:
-        """Whether a loaded model can change to the other: both leave the file mapped."""
-        return self.plan.use_mmap and other.plan.use_mmap
+        """Whether a loaded model can change to the other: neither copies the weights."""
+        return not (self.plan.copy or other.plan.copy)
 
 
 def parse_policy(mode: str, pin: Iterable[str], repin_requests: int) -> Policy:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
@@ -47,6 +48,8 @@ class Status:
     locked_bytes: int
     may_lock_freely: bool
     """CAP_IPC_LOCK is effective: RLIMIT_MEMLOCK does not bind."""
+    huge_pages_off: bool
+    """This process alone is denied transparent huge pages (PR_SET_THP_DISABLE)."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,11 @@ class FileId:
 
 @dataclass(frozen=True)
 class FileMapping:
-    """One mapping of a file, and its pages in this process's page table."""
+    """One mapping, and its pages in this process's page table."""
 
     addresses: Range
-    file: FileId
+    file: FileId | None
+    """None for anonymous memory."""
     offset: int
     rss_bytes: int
     huge_bytes: int
@@ -98,6 +102,7 @@ class ProcFS:
             rss_bytes=_bytes(fields["VmRSS"]),
             locked_bytes=_bytes(fields["VmLck"]),
             may_lock_freely=bool(int(fields["CapEff"], 16) & _CAP_IPC_LOCK),
+            huge_pages_off=fields.get("THP_enabled") == "0",
         )
 
     def major_faults(self, pid: Pid) -> int:
@@ -127,10 +132,13 @@ class ProcFS:
                     return _file_id(words)
         return None
 
-    def smaps(self, pid: Pid, wanted: Collection[FileId]) -> list[FileMapping]:
-        """The process's mappings of these files. The kernel walks its page tables."""
+    def smaps(
+        self, pid: Pid, wanted: Collection[FileId], anonymous: Sequence[Range] = ()
+    ) -> list[FileMapping]:
+        """The process's mappings of these files, and its anonymous ones that lie in these
+        address ranges (sorted and disjoint). The kernel walks its page tables."""
         with self._open(pid, "smaps") as file:
-            return list(_mappings(file, wanted))
+            return list(_mappings(file, wanted, anonymous))
 
     def pagemap_present(self, pid: Pid, ranges: Iterable[Range]) -> list[Range]:
         """The pages of these address ranges that its page table holds.
@@ -187,13 +195,24 @@ def _file_id(words: list[bytes]) -> FileId | None:
     return FileId(words[3].decode("ascii"), inode) if inode else None
 
 
-def _mappings(lines: Iterable[bytes], wanted: Collection[FileId]) -> Iterator[FileMapping]:
+def _is_wanted(words: list[bytes], wanted: Collection[FileId], anonymous: Sequence[Range]) -> bool:
+    file = _file_id(words)
+    if file is not None:
+        return file in wanted
+    start, end = _bounds(words[0])
+    place = bisect_right(anonymous, start, key=lambda run: run.start)
+    return place > 0 and end <= anonymous[place - 1].end
+
+
+def _mappings(
+    lines: Iterable[bytes], wanted: Collection[FileId], anonymous: Sequence[Range]
+) -> Iterator[FileMapping]:
     header: list[bytes] = []
     values: dict[bytes, bytes] = {}
     for line in lines:
         if not line[:1].isupper():  # addresses are lower-case hexadecimal
             words = line.split(None, 5)
-            header, values = (words, {}) if _file_id(words) in wanted else ([], {})
+            header, values = (words, {}) if _is_wanted(words, wanted, anonymous) else ([], {})
         elif header and line.startswith(_SMAPS_KEYS):
             key, _, values[key] = line.partition(b":")
             if key == b"VmFlags":  # the last line of each mapping
@@ -201,11 +220,9 @@ def _mappings(lines: Iterable[bytes], wanted: Collection[FileId]) -> Iterator[Fi
 
 
 def _mapping(header: list[bytes], values: dict[bytes, bytes]) -> FileMapping:
-    file = _file_id(header)
-    assert file is not None
     return FileMapping(
         addresses=Range(*_bounds(header[0])),
-        file=file,
+        file=_file_id(header),
         offset=int(header[2], 16),
         rss_bytes=_bytes(values[b"Rss"].decode()),
         huge_bytes=sum(_bytes(values[key].decode()) for key in _HUGE_KEYS if key in values),

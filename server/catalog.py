@@ -14,9 +14,9 @@ from manifests.manifest import Details, Manifest, Parameters, write_manifest
 from manifests.names import ModelName, parse_name
 from manifests.precedence import Effective, OptionValue, resolve_loader, resolve_parameters
 from manifests.store import Store
-from residency.modes import AVAILABLE, DEFAULT_MODE, Mode, UnavailableMode, plan
+from residency.modes import AVAILABLE, DEFAULT_MODE
 from server.calls import ModelSpec
-from server.errors import BadRequest, LoadError
+from server.errors import BadRequest
 from server.protocol import Load, Sampling
 from server.sampling import normal_seed
 from server.settings import Settings
@@ -94,22 +94,16 @@ class Model:
             )
 
     def spec(self) -> ModelSpec:
-        """What to load now. Raises LoadError for a mode that this version cannot serve."""
-        mode = str(self.loader["weight_residency"].value)
-        try:
-            plan(Mode(mode))
-        except UnavailableMode as error:
-            source = self.loader["weight_residency"].source
-            raise LoadError(f"{self.name} cannot be loaded: {error} (from its {source})") from error
+        """What to load now."""
         identity = " ".join(blob.digest for blob in self.manifest.blobs)
-        return ModelSpec(self.name, identity, self._load(mode), self.keep_alive)
+        return ModelSpec(self.name, identity, self._load(), self.keep_alive)
 
-    def _load(self, mode: str) -> Load:
+    def _load(self) -> Load:
         options: dict[str, Any] = {key: each.value for key, each in self.loader.items()}
         return Load(
             model=self.name,
             paths=list(self.paths),
-            residency=mode,
+            residency=str(options["weight_residency"]),
             pin=list(options["pin"]),
             repin_requests=options["repin_requests"],
             n_ctx=options["n_ctx"],
@@ -123,16 +117,6 @@ class Model:
             type_v=options["type_v"],
             flash_attn=options["flash_attn"],
             pooling=options["pooling"],
-        )
-
-
-def refuse_unavailable(mode: object, param: str) -> None:
-    """Raises BadRequest for a mode that is named in the contract but not served yet."""
-    if mode in tuple(Mode) and mode not in AVAILABLE:
-        raise BadRequest(
-            f"{param}: the mode {mode!r} is not available in this version;"
-            f" available: {', '.join(AVAILABLE)}",
-            param=param,
         )
 
 
@@ -193,7 +177,7 @@ class Catalog:
             layer.loader if layer else None,
             manifest.loader,
             self._environment,
-            tuple(Mode),
+            AVAILABLE,
             loader_defaults(manifest.details),
         )
         self._warn(name, warnings)

@@ -132,8 +132,9 @@ def _residency(ledgers: Mapping[str, Ledger | None]) -> Iterable[Metric]:
         labels=["model"],
     )
     for model, ledger in known.items():
-        if ledger.huge_bytes is not None:
-            huge.add_metric([model, "file"], ledger.huge_bytes)
+        if ledger.huge_bytes is not None and ledger.huge_anonymous_bytes is not None:
+            huge.add_metric([model, "file"], ledger.huge_bytes - ledger.huge_anonymous_bytes)
+            huge.add_metric([model, "anonymous"], ledger.huge_anonymous_bytes)
         if ledger.major_faults is not None:
             faults.add_metric([model], ledger.major_faults)
     yield from (huge, faults, _probes(ledgers))

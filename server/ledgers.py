@@ -12,6 +12,7 @@ from pathlib import Path
 from residency.file_cache import FileProbe
 from residency.ledger import Ledger, sample
 from residency.procfs import ProcessGone
+from residency.ranges import Range
 from server.calls import LoadedModel
 from server.errors import ServingError
 
@@ -133,11 +134,13 @@ def paths_of(model: LoadedModel) -> list[Path]:
 
 def sample_worker(model: LoadedModel, probe: FileProbe) -> Ledger:
     """The ledger of the model's worker process."""
-    weights = model.ready.weights if model.ready else None
+    ready = model.ready
+    weights = ready.weights if ready else None
     return sample(
         model.pid,
         paths_of(model),
         weights.file + weights.anonymous + weights.device if weights else None,
         probe,
         anonymous_bytes=weights.anonymous if weights else None,
+        copies=[Range(start, end) for start, end in ready.copies] if ready else (),
     )

@@ -165,6 +165,9 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     n_slots: int
     weights: WeightBytes
     kv_bytes: int
+    copies: list[tuple[int, int]] = []
+    """Where in the worker's memory the weights lie that it copied: start and end addresses
+    of whole pages, sorted and disjoint."""
 
 
 class LoadFailed(msgspec.Struct, frozen=True, tag=True):

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from manifests.manifest import MAX_N_CTX
 from manifests.options import nearest
 from manifests.precedence import OptionValue
-from residency.modes import DEFAULT_MODE, UnavailableMode, UnknownMode, parse_mode, plan
+from residency.modes import DEFAULT_MODE, UnknownMode, parse_mode
 from server.durations import ALLOWED, parse_keep_alive
 
 # Read by the build and the scripts, never by the daemon.
@@ -101,14 +101,11 @@ def _mode_warnings(mode: str | None) -> list[str]:
     if mode is None:
         return []
     try:
-        plan(parse_mode(mode))
+        parse_mode(mode)
     except UnknownMode as error:
         what = f"{error}; models that set none get {DEFAULT_MODE.value!r}"
-    except UnavailableMode as error:
-        what = f"{error}; models that set none will not load"
-    else:
-        return []
-    return [f"CORRAL_WEIGHT_RESIDENCY: {what}"]
+        return [f"CORRAL_WEIGHT_RESIDENCY: {what}"]
+    return []
 
 
 def _bare(name: str) -> str:

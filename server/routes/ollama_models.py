@@ -19,7 +19,7 @@ from residency.ledger import Ledger
 from residency.modes import AVAILABLE
 from server.bodies import read_body
 from server.calls import LoadedModel
-from server.catalog import Model, refuse_unavailable
+from server.catalog import Model
 from server.errors import LoadError, ServingError
 from server.framing import json_response
 from server.routes.ollama_listing import Running, RunningList, Tags, running, shown, tag
@@ -77,7 +77,6 @@ async def edit(request: Request) -> Response:
     name = parse_name(asked.model)
     if asked.template:
         await services.templates.check(asked.template)
-    refuse_unavailable(asked.loader.get("weight_residency"), "loader.weight_residency")
     changed: list[str] = []
 
     def change(manifest: Manifest) -> Manifest:

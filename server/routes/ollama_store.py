@@ -22,7 +22,6 @@ from manifests.names import parse_name
 from residency.modes import AVAILABLE
 from server.background import Background
 from server.bodies import read_body
-from server.catalog import refuse_unavailable
 from server.errors import BadRequest, ServingError
 from server.failures import as_serving_error, ollama_error
 from server.framing import NDJSON, json_response, ndjson
@@ -76,7 +75,6 @@ async def create(request: Request) -> Response:
     services = services_of(request)
     name = parse_name(asked.model_name)
     modelfile = await asyncio.to_thread(parse_modelfile, modelfile_of(asked))
-    refuse_unavailable(modelfile.loader.weight_residency, "PARAMETER weight_residency")
     if modelfile.template:
         await services.templates.check(modelfile.template)
     base = services.settings.home / "imports"

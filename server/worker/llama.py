@@ -17,11 +17,14 @@ import llama_cpp.llama_cpp as c
 import numpy as np
 import numpy.typing as npt
 
+from residency.libc import PAGE_BYTES
+from residency.preflight import Need
+from residency.ranges import Range
 from server.protocol import CacheType, FlashAttention
 from server.worker.native_log import NativeLog
 from server.worker.refusals import BUILD_HINT
 from server.worker.slots import Tokens
-from server.worker.weights import Weight
+from server.worker.weights import Weight, weight_map
 
 # llama.cpp draws a seed of its own when given this one.
 RANDOM_SEED = int(c.LLAMA_DEFAULT_SEED)
@@ -72,17 +75,28 @@ def check_library() -> None:
 @contextmanager
 def open_library(log: NativeLog) -> Iterator[None]:
     """llama.cpp, with its log going to `log`. Once per process."""
+    with _log_to(log):
+        c.llama_backend_init()
+        # A build for any CPU has a library per kind of CPU beside libllama, loaded on demand.
+        if c._lib.ggml_backend_reg_count() == 0:
+            c._lib.ggml_backend_load_all_from_path(bytes(c._base_path))
+        try:
+            yield
+        finally:
+            c.llama_backend_free()
+
+
+@contextmanager
+def _log_to(log: NativeLog) -> Iterator[None]:
+    """Afterwards llama.cpp logs to where it did before."""
+    before, data = c.llama_log_callback(), ctypes.c_void_p()
+    c.llama_log_get(ctypes.byref(before), ctypes.byref(data))
     callback = c.llama_log_callback(lambda level, text, _: log.on_line(level, text))
     c.llama_log_set(callback, ctypes.c_void_p(0))
-    c.llama_backend_init()
-    # A build for any CPU has a library per kind of CPU beside libllama, loaded on demand.
-    if c._lib.ggml_backend_reg_count() == 0:
-        c._lib.ggml_backend_load_all_from_path(bytes(c._base_path))
     try:
         yield
     finally:
-        c.llama_backend_free()
-        c.llama_log_set(c.llama_log_callback(0), ctypes.c_void_p(0))
+        c.llama_log_set(before, data)
 
 
 @dataclass(frozen=True)
@@ -93,6 +107,8 @@ class ModelOptions:
     use_mlock: bool
     prefetch: bool
     n_gpu_layers: int
+    no_alloc: bool = False
+    """Only lay out what would be loaded: no weight is mapped or read, no cache allocated."""
 
 
 class Vocab:
@@ -194,6 +210,17 @@ class Model:
             weights.append(Weight(name, extent.data or 0, extent.size, mapping, extent.host))
         return weights
 
+    def mappings(self) -> list[Range]:
+        """The addresses at which each file is mapped, from its first byte to its last, in the
+        order of the files. Parts without weights have been unmapped again."""
+        address, size = ctypes.c_void_p(), ctypes.c_size_t()
+        mappings = []
+        for i in range(c.llama_model_n_mappings(self.handle)):
+            c.llama_model_mapping(self.handle, i, ctypes.byref(address), ctypes.byref(size))
+            start = address.value or 0
+            mappings.append(Range(start, start + size.value))
+        return mappings
+
 
 @contextmanager
 def open_model(paths: Sequence[Path], options: ModelOptions, log: NativeLog) -> Iterator[Model]:
@@ -203,6 +230,7 @@ def open_model(paths: Sequence[Path], options: ModelOptions, log: NativeLog) -> 
     params.use_mlock = options.use_mlock
     params.prefetch = options.prefetch
     params.n_gpu_layers = options.n_gpu_layers
+    params.no_alloc = options.no_alloc
     # Both would read weights into anonymous memory behind the mapping's back.
     params.lazy_mode = c.LLAMA_LAZY_MODE_OFF
     params.use_extra_bufts = False
@@ -403,6 +431,21 @@ def open_embedding_context(
         yield EmbeddingContext(Context(handle), int(c.llama_model_n_embd_out(model.handle)))
     finally:
         c.llama_free(handle)
+
+
+def need(paths: Sequence[Path], n_gpu_layers: int, options: ContextOptions) -> Need:
+    """What the model would take of RAM with such a context, exactly, as llama.cpp lays it out
+    without reading a weight or allocating. Takes as long as reading the header and the
+    vocabulary. A cache on a device counts as if it were in RAM. Raises NativeError.
+    """
+    log = NativeLog(quiet=True)
+    layout = ModelOptions(
+        use_mmap=False, use_mlock=False, prefetch=False, n_gpu_layers=n_gpu_layers, no_alloc=True
+    )
+    with _log_to(log), open_model(paths, layout, log) as model:
+        weights = weight_map(model.weights(), PAGE_BYTES).bytes
+        with open_context(model, options, log) as context:
+            return Need(weights.anonymous, context.memory_bytes, log.compute_bytes)
 
 
 class Candidates:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from residency.classes import UnknownClass
 from residency.libc import PAGE_BYTES
-from residency.modes import LoadPlan, UnavailableMode, UnknownMode
+from residency.modes import LoadPlan, UnknownMode
 from residency.policy import parse_policy
 from residency.procfs import PROC
 from server.protocol import Load, Ready, ToDaemon
@@ -20,9 +20,10 @@ from server.worker.engine import Engine
 from server.worker.llama_backend import LlamaBackend
 from server.worker.llama_reader import ReaderOpener, encoder_options
 from server.worker.native_log import NativeLog
-from server.worker.pinning import Pinning, advise_weights
+from server.worker.pinning import Pinning, advise_weights, may_lock_while_loading
 from server.worker.refusals import LoadRefused
 from server.worker.request import Meters
+from server.worker.resident import copy_weights, refuse_without_room
 from server.worker.threads import bounded_threads, default_threads
 from server.worker.weights import weight_map
 
@@ -43,19 +44,19 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> D
         policy = parse_policy(message.residency, message.pin, message.repin_requests)
         load_plan = policy.plan
         options = context_options(message)
+        paths = _existing(message.paths)
         log = NativeLog()
         stack.enter_context(llama.open_library(log))
-        model = stack.enter_context(_open_model(message, load_plan, log))
+        if load_plan.copy:
+            refuse_without_room(paths, message.n_gpu_layers, options)
+        model = stack.enter_context(_open_model(paths, message.n_gpu_layers, load_plan, log))
         weights = weight_map(model.weights(), PAGE_BYTES)
-        advise_weights(load_plan, weights.mapped)
+        if load_plan.copy:
+            weights = copy_weights(model, paths, weights)
+        else:
+            advise_weights(load_plan, weights.mapped)
         context = _open_slots(model, options, log, stack)
-    except (
-        UnknownMode,
-        UnknownClass,
-        UnavailableMode,
-        llama.LibraryMismatch,
-        llama.NativeError,
-    ) as error:
+    except (UnknownMode, UnknownClass, llama.LibraryMismatch, llama.NativeError) as error:
         raise LoadRefused(str(error)) from error
     kv_bytes = context.memory_bytes if context else 0
     pinning = Pinning(weights, policy)
@@ -67,6 +68,7 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> D
             n_slots=message.n_slots,
             weights=weights.bytes,
             kv_bytes=kv_bytes,
+            copies=[(run.start, run.end) for run in weights.copied],
         )
     )
     if pinned:
@@ -134,18 +136,25 @@ def _open_slots(
     return context
 
 
-@contextmanager
-def _open_model(message: Load, plan: LoadPlan, log: NativeLog) -> Iterator[llama.Model]:
-    missing = [path for path in message.paths if not Path(path).is_file()]
+def _existing(names: Sequence[str]) -> list[Path]:
+    paths = [Path(name) for name in names]
+    missing = [path for path in paths if not path.is_file()]
     if missing:
         raise LoadRefused(f"no such file: {missing[0]}")
+    return paths
+
+
+@contextmanager
+def _open_model(
+    paths: Sequence[Path], n_gpu_layers: int, plan: LoadPlan, log: NativeLog
+) -> Iterator[llama.Model]:
     options = llama.ModelOptions(
         use_mmap=plan.use_mmap,
-        use_mlock=plan.use_mlock,
+        use_mlock=plan.use_mlock and may_lock_while_loading(paths),
         prefetch=plan.prefetch,
-        n_gpu_layers=message.n_gpu_layers,
+        n_gpu_layers=n_gpu_layers,
     )
-    with llama.open_model([Path(path) for path in message.paths], options, log) as model:
+    with llama.open_model(paths, options, log) as model:
         if model.has_separate_encoder:
             raise LoadRefused(
                 "a model with an encoder apart, such as T5, is not served: only decoders, and "

@@ -13,8 +13,11 @@ from contextlib import contextmanager
 logger = logging.getLogger("llama.cpp")
 
 # ggml_log_level, from ggml.h.
-_WARN, _ERROR = 3, 4
+_INFO, _WARN, _ERROR = 2, 3, 4
 
+# What a step computes in. llama.cpp tells it nowhere else in its C interface: one line for each
+# buffer, rounded to 0.01 MiB.
+_COMPUTE_BUFFER = re.compile(rb"(?:compute|output) buffer size = +([0-9.]+) MiB")
 # What the parser says, without the line breaks of the grammar that it quotes behind it.
 _GRAMMAR_FAULT = re.compile(r"error parsing grammar: (.{1,200})")
 _MAX_CAPTURE_BYTES = 4096
@@ -31,13 +34,20 @@ _EXPECTED = (
 class NativeLog:
     """Receives llama.cpp's log lines, on whatever thread they arise."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
+        """A quiet one keeps errors and passes nothing on."""
+        self._quiet = quiet
         self._errors: deque[str] = deque(maxlen=4)
+        self.compute_bytes = 0
+        """Sum of the buffers for activations and logits."""
 
     def on_line(self, level: int, text: bytes) -> None:
-        if level in (_WARN, _ERROR) and not any(each in text for each in _EXPECTED):
+        if level == _INFO:
+            self._measure(text)
+        elif level in (_WARN, _ERROR) and not any(each in text for each in _EXPECTED):
             line = text.decode(errors="replace").strip()
-            logger.log(logging.ERROR if level == _ERROR else logging.WARNING, "%s", line)
+            if not self._quiet:
+                logger.log(logging.ERROR if level == _ERROR else logging.WARNING, "%s", line)
             if level == _ERROR:
                 self._errors.append(line)
 
@@ -68,3 +78,7 @@ class NativeLog:
         text = "; ".join(self._errors)
         self._errors.clear()
         return text or "llama.cpp gave no reason"
+
+    def _measure(self, text: bytes) -> None:
+        if match := _COMPUTE_BUFFER.search(text):
+            self.compute_bytes += round(float(match[1]) * (1 << 20))

@@ -7,8 +7,10 @@ import errno
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from residency.advice import advise
+from residency.headroom import headroom
 from residency.locks import Locks
 from residency.modes import Advice, LoadPlan
 from residency.pin import MAX_RUNS, SLICE_BYTES, PinResult, pin_plan, working_set
@@ -32,6 +34,13 @@ Search = Callable[[Sequence[Range]], Iterator[list[Range] | None]]
 
 def advise_weights(plan: LoadPlan, mapped: Sequence[Range]) -> None:
     _advise(mapped, plan.advice)
+
+
+def may_lock_while_loading(paths: Sequence[Path]) -> bool:
+    """Whether llama.cpp may lock the files as it maps them, before there is a KV cache. With
+    less room than twice the files Pinning.at_load decides, which knows what else is in memory."""
+    room = headroom()
+    return room is None or room.bytes >= 2 * sum(path.stat().st_size for path in paths)
 
 
 class Pinning:

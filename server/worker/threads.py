@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
+
+from residency.cgroups import groups, text
 
 logger = logging.getLogger("worker.threads")
 
@@ -34,43 +35,15 @@ def bounded_threads(asked: int, usable: int) -> int:
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
     """The tightest CPU quota of this process's cgroup and its parents, in CPUs; None: no limit."""
-    quotas = [quota for group in _groups(root) if (quota := _quota(group)) is not None]
+    quotas = [quota for group in groups("cpu", root) if (quota := _quota(group)) is not None]
     return min(quotas, default=None)
 
 
-def _groups(root: Path) -> Iterator[Path]:
-    """The folders of the CPU cgroup, v1 and v2, and of its parents up to the mount.
-
-    In a container the path may be the host's and lie outside the mount: then only the mount
-    itself is there, and it is the container's own group.
-    """
-    mount = root / "sys/fs/cgroup"
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        hierarchy, controllers, path = line.split(":", 2)
-        names = controllers.split(",")
-        if hierarchy == "0" and not controllers:
-            tops = [mount, mount / "unified"]
-        elif "cpu" in names:
-            tops = [mount / "cpu", mount / controllers]
-        else:
-            continue
-        for top in tops:
-            group = top / path.lstrip("/")
-            yield from (g for g in (group, *group.parents) if g.is_relative_to(top))
-
-
 def _quota(group: Path) -> float | None:
-    limit, _, period = _text(group / "cpu.max").partition(" ")
+    limit, _, period = text(group / "cpu.max").partition(" ")
     if not limit:
-        limit = _text(group / "cpu.cfs_quota_us")
-        period = _text(group / "cpu.cfs_period_us")
+        limit = text(group / "cpu.cfs_quota_us")
+        period = text(group / "cpu.cfs_period_us")
     if not limit or not period or limit == "max" or int(limit) <= 0:
         return None
     return int(limit) / int(period)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

@@ -33,6 +33,14 @@ class WeightMap:
     by_class: Mapping[TensorClass, tuple[Range, ...]]
     """Of these pages, those that hold a byte of the class; neighbours share pages. A tied
     matrix is of both its classes."""
+    copied: tuple[Range, ...] = ()
+    """Whole pages of anonymous memory that took the place of such mappings."""
+
+    def after_copy(self) -> WeightMap:
+        """All that was mapped has been copied in place."""
+        backing = self.bytes
+        anonymous = WeightBytes(anonymous=backing.anonymous + backing.file, device=backing.device)
+        return WeightMap(anonymous, (), {}, self.mapped)
 
 
 def weight_map(weights: Sequence[Weight], page_bytes: int) -> WeightMap:

@@ -94,14 +94,6 @@ def test_a_typo_is_refused_where_nothing_is_lost_yet(daemon: Daemon) -> None:
     assert daemon.client.post("/api/show", json={"model": "typo"}).status_code == 404
 
 
-def test_the_resident_mode_is_refused_by_name(daemon: Daemon) -> None:
-    edit = {"model": "smollm2", "loader": {"weight_residency": "resident"}}
-    answer = daemon.client.post("/api/edit", json=edit)
-    assert answer.status_code == 400
-    assert "resident" in answer.json()["error"]
-    assert "not available" in answer.json()["error"]
-
-
 def test_a_modelfile_shapes_requests(daemon: Daemon) -> None:
     modelfile = 'FROM smollm2\nSYSTEM """You speak like a pirate."""\nPARAMETER temperature 0\n'
     create(daemon, "pirate", modelfile)

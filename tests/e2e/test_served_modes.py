@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 from daemon import Daemon, blob_of, read_whole, running, until, worker_status
+from memory_groups import memory_group, needs_memory_cgroup
 from page_files import WITHOUT_IPC_LOCK, drop_cache, drops_rights, needs_lock
 
 PROMPT = "The capital of France is"
 PINNING = ("pinned", "lazy_then_pin_resident")
-MODES = ("eager", "lazy", *PINNING)
+MODES = ("eager", "lazy", *PINNING, "resident")
 MIB = 1 << 20
 
 
@@ -59,7 +60,9 @@ def pins(daemon: Daemon, model: str) -> int:
     return daemon.logged(f"model={model} pinned ")
 
 
-@pytest.fixture(params=["eager", "lazy", *(pytest.param(m, marks=needs_lock) for m in PINNING)])
+@pytest.fixture(
+    params=["eager", "lazy", "resident", *(pytest.param(m, marks=needs_lock) for m in PINNING)]
+)
 def cold(request: pytest.FixtureRequest, daemon: Daemon, home: Path, smollm2: Path) -> str:
     """The model unloaded, its file out of the page cache, and a mode set."""
     daemon.unload("smollm2:latest")
@@ -84,12 +87,17 @@ def test_each_mode_from_outside(cold: str, daemon: Daemon, home: Path, smollm2: 
 
     for seen in (at_load, after, idle):
         # The mapping lacks the file's header, which llama.cpp read and unmapped.
-        if seen.in_cache is not None:
+        if seen.in_cache is not None and cold != "resident":
             assert seen.resident_gauge <= seen.in_cache <= seen.resident_gauge + header
         assert abs(seen.locked_gauge - seen.locked) <= 4096
     assert after.rss >= after.touched > 0.9 * weights, "a dense model touches nearly all"
     assert abs(idle.rss - after.rss) < 8 * MIB
-    if cold in ("eager", "pinned"):
+    if cold == "resident":
+        assert not any(seen.in_cache for seen in (at_load, after, idle))
+        metrics = daemon.metrics()
+        assert metrics[f'corral_weight_bytes{{backing="anonymous",model="{model}"}}'] == weights
+        assert metrics[f'corral_huge_bytes{{kind="anonymous",model="{model}"}}'] > 0.9 * weights
+    if cold in ("eager", "pinned", "resident"):
         assert at_load.touched >= weights
         assert at_load.resident_gauge >= weights
     else:
@@ -175,3 +183,25 @@ def test_a_refused_mlock_is_a_warning_and_the_model_serves(tmp_path: Path, smoll
         log = daemon.log.read_text()
         assert log.count("RLIMIT_MEMLOCK is") == 1, "once, by the daemon"
         assert "IPC_LOCK" in log
+
+
+@needs_memory_cgroup
+def test_a_model_that_does_not_fit_is_refused_with_the_reason(
+    tmp_path: Path, smollm2: Path
+) -> None:
+    """The daemon serves on, and the client is told what a mode would need and which serves."""
+    with (
+        memory_group("daemon", 200 * MIB) as group,
+        running(tmp_path, {"CORRAL_WEIGHT_RESIDENCY": "resident"}, group.prefix) as daemon,
+    ):
+        daemon.pull("smollm2", smollm2)
+        body = {"model": "smollm2", "prompt": PROMPT, "max_tokens": 2, "temperature": 0}
+        answer = daemon.client.post("/v1/completions", json=body)
+        assert answer.status_code == 500
+        error = answer.json()["error"]
+        assert error["code"] == "model_load_failed"
+        assert "'resident' needs" in error["message"]
+        assert str(group.path) in error["message"]
+        assert daemon.logged("'resident' needs") == 1
+        daemon.edit("smollm2", loader={"weight_residency": "lazy", "n_ctx": 256})
+        assert daemon.complete("smollm2", PROMPT, tokens=2)

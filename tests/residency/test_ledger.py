@@ -82,7 +82,7 @@ def test_each_field_is_what_it_says(model: Path) -> None:
         assert ledger.touched_bytes == 2 * MIB
         assert ledger.locked_bytes == MIB
         assert ledger.anonymous_bytes == 5
-        assert ledger.huge_bytes == 0
+        assert (ledger.huge_bytes, ledger.huge_anonymous_bytes) == (0, 0)
         assert ledger.rss_bytes is not None
         assert ledger.rss_bytes > 4 * MIB
         assert ledger.major_faults is not None
@@ -99,6 +99,7 @@ def test_its_fields_are_those_of_the_contract() -> None:
         "touched_bytes",
         "anonymous_bytes",
         "huge_bytes",
+        "huge_anonymous_bytes",
         "locked_bytes",
         "rss_bytes",
         "major_faults",
@@ -142,6 +143,7 @@ def test_without_proc_what_it_tells_is_unknown_and_not_zero(model: Path, tmp_pat
         touched_bytes=None,
         anonymous_bytes=None,
         huge_bytes=None,
+        huge_anonymous_bytes=None,
         locked_bytes=None,
         rss_bytes=None,
         major_faults=None,

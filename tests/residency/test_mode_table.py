@@ -5,9 +5,9 @@ import pytest
 from residency.modes import (
     AVAILABLE,
     DEFAULT_MODE,
+    PLANS,
     Advice,
     Mode,
-    UnavailableMode,
     UnknownMode,
     parse_mode,
     plan,
@@ -15,32 +15,30 @@ from residency.modes import (
 
 
 @pytest.mark.parametrize(
-    ("name", "triple", "advice", "pins"),
+    ("name", "triple", "advice", "pins", "copies"),
     [
-        ("eager", (True, False, True), Advice.WILLNEED, False),
-        ("lazy", (True, False, False), Advice.RANDOM, False),
-        ("pinned", (True, True, True), Advice.WILLNEED, False),
-        ("lazy_then_pin_resident", (True, False, False), Advice.RANDOM, True),
+        ("eager", (True, False, True), Advice.WILLNEED, False, False),
+        ("lazy", (True, False, False), Advice.RANDOM, False, False),
+        ("pinned", (True, True, True), Advice.WILLNEED, False, False),
+        ("lazy_then_pin_resident", (True, False, False), Advice.RANDOM, True, False),
+        # Mapped for the addresses alone; what it serves from is the copy.
+        ("resident", (True, False, False), Advice.HUGEPAGE, False, True),
     ],
 )
 def test_each_mode_is_its_row_of_the_table(
-    name: str, triple: tuple[bool, bool, bool], advice: Advice, pins: bool
+    name: str, triple: tuple[bool, bool, bool], advice: Advice, pins: bool, copies: bool
 ) -> None:
     got = plan(parse_mode(name))
     assert (got.use_mmap, got.use_mlock, got.prefetch) == triple
-    assert (got.advice, got.pin_after_first) == (advice, pins)
+    assert (got.advice, got.pin_after_first, got.copy) == (advice, pins, copies)
+
+
+def test_every_mode_has_a_row() -> None:
+    assert set(PLANS) == set(Mode)
 
 
 def test_the_default_is_eager() -> None:
     assert DEFAULT_MODE == "eager"
-
-
-def test_resident_is_known_but_refused_by_name_with_what_to_use() -> None:
-    mode = parse_mode("resident")
-    assert mode is Mode.RESIDENT
-    with pytest.raises(UnavailableMode, match="'resident' is not in this version: use 'pinned'"):
-        plan(mode)
-    assert "resident" not in AVAILABLE
 
 
 @pytest.mark.parametrize("text", ["", "Eager", "lazzy", "mlock"])

@@ -21,7 +21,7 @@ from server.services import Services
 from server.settings import Settings
 from server.templates import Templates
 
-LEDGER = Ledger(10, 9, 8, 7, 6, None, 4, 3, 2, 1, Source.MINCORE)
+LEDGER = Ledger(10, 9, 8, 7, 6, None, 4, 0, 3, 2, 1, Source.MINCORE)
 
 
 class FakeMeasures:

@@ -15,7 +15,6 @@ from manifests.names import parse_name
 from manifests.store import Store
 from residency.classes import TensorClass
 from server.catalog import Catalog, Model
-from server.errors import LoadError
 from server.protocol import Load, Sampling
 from server.settings import Settings
 
@@ -102,20 +101,6 @@ async def test_an_unknown_mode_is_logged_once_and_the_default_holds(
     (record,) = caplog.records
     assert "eagre" in record.message
     assert "lazy_then_pin_resident" in record.message
-
-
-@pytest.mark.parametrize("rung", ["environment", "manifest"])
-async def test_a_mode_of_a_later_version_is_an_error_at_load(
-    store: Store, settings: Settings, rung: str
-) -> None:
-    if rung == "manifest":
-        loader = LoaderOptions(weight_residency="resident")
-        store.edit(CHATTY, lambda stored: stored.model_copy(update={"loader": loader}))
-    else:
-        settings = dataclasses.replace(settings, weight_residency="resident")
-    model = await Catalog(store, settings).model("chatty")
-    with pytest.raises(LoadError, match=f"resident.*from its {rung}"):
-        model.spec()
 
 
 async def test_the_modelfiles_parameters_shadow_the_manifests(
