@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from server.worker.engine import Engine
 from server.worker.llama_backend import LlamaBackend
 from server.worker.native_log import NativeLog
 from server.worker.pinning import PinHook, advise_weights, pin_at_load
+from server.worker.reading import read_ahead
 from server.worker.refusals import LoadRefused
 from server.worker.request import Meters
 from server.worker.threads import bounded_threads, default_threads
@@ -38,9 +39,11 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> E
         options = context_options(message)
         log = NativeLog()
         stack.enter_context(llama.open_library(log))
-        model = stack.enter_context(_open_model(message, load_plan, log))
+        paths = _existing(message.paths)
+        read_again = stack.enter_context(read_ahead(paths, load_plan))
+        model = stack.enter_context(_open_model(message, paths, load_plan, log))
         weights = weight_map(model.weights(), PAGE_BYTES)
-        advise_weights(load_plan, weights.mapped)
+        advise_weights(load_plan, weights)
         context = stack.enter_context(llama.open_context(model, options, log))
     except (UnknownMode, UnavailableMode, llama.LibraryMismatch, llama.NativeError) as error:
         raise LoadRefused(str(error)) from error
@@ -61,6 +64,7 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> E
         send,
         PinHook(weights.mapped, armed=load_plan.pin_after_first),
         Meters(time.perf_counter, lambda: PROC.major_faults("self")),
+        read_again,
     )
 
 
@@ -97,18 +101,24 @@ def context_options(message: Load) -> llama.ContextOptions:
     )
 
 
-@contextmanager
-def _open_model(message: Load, plan: LoadPlan, log: NativeLog) -> Iterator[llama.Model]:
-    missing = [path for path in message.paths if not Path(path).is_file()]
+def _existing(paths: Sequence[str]) -> list[Path]:
+    missing = [path for path in paths if not Path(path).is_file()]
     if missing:
         raise LoadRefused(f"no such file: {missing[0]}")
+    return [Path(path) for path in paths]
+
+
+@contextmanager
+def _open_model(
+    message: Load, paths: Sequence[Path], plan: LoadPlan, log: NativeLog
+) -> Iterator[llama.Model]:
     options = llama.ModelOptions(
         use_mmap=plan.use_mmap,
         use_mlock=plan.use_mlock,
-        prefetch=plan.prefetch,
+        prefetch=False,
         n_gpu_layers=message.n_gpu_layers,
     )
-    with llama.open_model([Path(path) for path in message.paths], options, log) as model:
+    with llama.open_model(paths, options, log) as model:
         if not model.is_decoder:
             raise LoadRefused("an encoder generates no text; only decoder models are served")
         if model.vocab.is_empty:

@@ -8,17 +8,30 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from residency.advice import advise
-from residency.modes import LoadPlan
+from residency.modes import Advice, LoadPlan
 from residency.pin import PinResult, pin_all, pin_working_set
 from residency.procfs import ProcUnavailable
-from residency.ranges import Range
+from residency.ranges import Range, intersect, join
 from server.protocol import PinReport
+from server.worker.weights import WeightMap
 
 logger = logging.getLogger("worker.pinning")
 
+_MAX_GAP_BYTES = 64 << 20
+"""Read-ahead is 128 KiB by default and 8 MiB on some devices. Mappings are split at most twice
+for so many bytes."""
 
-def advise_weights(plan: LoadPlan, mapped: Sequence[Range]) -> None:
-    for error in advise(mapped, plan.advice):
+
+def advise_weights(plan: LoadPlan, weights: WeightMap) -> None:
+    """WILLNEED is the reader's: it asks for the pages while the model loads.
+
+    RANDOM is for what is touched in part. A run between two such parts gets it too unless it is
+    long: where the advice ends, the kernel's read-ahead takes from the neighbours.
+    """
+    if plan.advice is not Advice.RANDOM:
+        return
+    runs = intersect(join(weights.sparse, _MAX_GAP_BYTES), weights.mapped)
+    for error in advise(runs, plan.advice):
         logger.warning("advice %s on the weights was refused: %s", plan.advice, error)
 
 

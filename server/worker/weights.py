@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from residency.ranges import Range, align_outward
+from residency.read_order import sparse_names
 from server.protocol import WeightBytes
 
 
@@ -28,6 +29,8 @@ class WeightMap:
     bytes: WeightBytes
     mapped: tuple[Range, ...]
     """Whole pages of file mappings that hold weights, sorted and disjoint."""
+    sparse: tuple[Range, ...]
+    """Of mapped, the pages of tensors that a forward pass touches in part."""
 
 
 def weight_map(weights: Iterable[Weight], page_bytes: int) -> WeightMap:
@@ -38,5 +41,14 @@ def weight_map(weights: Iterable[Weight], page_bytes: int) -> WeightMap:
         anonymous=sum(w.size for w in distinct if w.host and w.mapping is None),
         device=sum(w.size for w in distinct if not w.host),
     )
-    runs = (Range(w.address, w.address + w.size) for w in on_file)
-    return WeightMap(backing, tuple(align_outward(runs, page_bytes)))
+    sparse = sparse_names({w.name for w in distinct})
+    return WeightMap(
+        backing,
+        _pages(on_file, page_bytes),
+        _pages((w for w in on_file if w.name in sparse), page_bytes),
+    )
+
+
+def _pages(weights: Iterable[Weight], page_bytes: int) -> tuple[Range, ...]:
+    runs = (Range(w.address, w.address + w.size) for w in weights)
+    return tuple(align_outward(runs, page_bytes))

@@ -72,6 +72,9 @@ def test_each_mode_from_outside(cold: str, daemon: Daemon, home: Path, smollm2: 
     model, blob = "smollm2:latest", blob_of(home, smollm2)
     pinning, pinned = cold in PINNING, pins(daemon, model)
     daemon.load(model)
+    # Each mode reads a dense model ahead, while it serves.
+    weights = daemon.ledger(model)["weight_bytes"]
+    until(lambda: daemon.ledger(model)["resident_bytes"] >= weights)
     at_load = look(daemon, model, blob)
     daemon.complete(model, PROMPT)
     if pinning:
@@ -79,7 +82,6 @@ def test_each_mode_from_outside(cold: str, daemon: Daemon, home: Path, smollm2: 
     after = look(daemon, model, blob)
     time.sleep(1)
     idle = look(daemon, model, blob)
-    weights = daemon.ledger(model)["weight_bytes"]
     header = smollm2.stat().st_size - weights + 2 * 4096
 
     for seen in (at_load, after, idle):
@@ -89,12 +91,10 @@ def test_each_mode_from_outside(cold: str, daemon: Daemon, home: Path, smollm2: 
         assert abs(seen.locked_gauge - seen.locked) <= 4096
     assert after.rss >= after.touched > 0.9 * weights, "a dense model touches nearly all"
     assert abs(idle.rss - after.rss) < 8 * MIB
-    if cold in ("eager", "pinned"):
+    if cold == "pinned":
         assert at_load.touched >= weights
-        assert at_load.resident_gauge >= weights
     else:
         assert at_load.touched < 0.05 * weights
-        assert at_load.resident_gauge < 0.15 * weights
         assert at_load.rss < after.rss - 0.8 * weights
     assert (at_load.locked >= weights) == (cold == "pinned")
     assert (after.locked > 0.9 * weights) == pinning

@@ -173,7 +173,11 @@ def test_an_unpatched_library_is_refused() -> None:
         "try: llama.check_library()\n"
         "except llama.LibraryMismatch as error: print(error)"
     )
-    for damage in ("del c.llama_model_params_size", "c.llama_model_params_size = lambda: 8"):
+    for damage in (
+        "del c.llama_model_params_size",
+        "c.llama_model_params_size = lambda: 8",
+        "llama.READER_LIBRARY = llama.READER_LIBRARY.with_name('libgone.so')",
+    ):
         command = [sys.executable, "-c", code.format(damage)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert "scripts/build_llama" in done.stdout
