@@ -12,7 +12,14 @@ import pytest
 from made_models import MoeShape, write_moe
 from page_files import WITHOUT_IPC_LOCK, drop_cache, drops_rights, needs_lock
 from slow_disk import needs_slow_disk, slow_disk
-from worker_process import PATIENCE_SECONDS, WorkerProcess, loaded_worker, request
+from worker_process import (
+    PATIENCE_SECONDS,
+    WorkerProcess,
+    load_message,
+    loaded_worker,
+    request,
+    worker_process,
+)
 
 from residency.file_cache import FileProbe
 from residency.ledger import sample
@@ -125,9 +132,10 @@ def test_eager_reads_the_experts_too(moe: Path) -> None:
 def test_a_worker_ends_while_it_reads(own_copy: Path, mode: str) -> None:
     """At 20 MB/s: all of it takes 5 seconds, the pieces under way a fifth of one."""
     drop_cache(own_copy)
-    with slow_disk(own_copy, 20 << 20) as prefix:
-        with loaded_worker(own_copy, prefix=prefix, residency=mode) as (worker, _):
-            worker.shut_down()
+    with slow_disk(own_copy, 20 << 20) as prefix, worker_process(prefix) as worker:
+        worker.send(load_message(own_copy, residency=mode))
+        worker.expect(Ready)
+        assert worker.shut_down() == 0
         assert resident_bytes(own_copy) < own_copy.stat().st_size
 
 
