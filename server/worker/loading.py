@@ -45,7 +45,13 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> E
         weights = weight_map(model.weights(), PAGE_BYTES)
         advise_weights(load_plan, weights)
         context = stack.enter_context(llama.open_context(model, options, log))
-    except (UnknownMode, UnavailableMode, llama.LibraryMismatch, llama.NativeError) as error:
+    except (
+        UnknownMode,
+        UnavailableMode,
+        llama.LibraryMismatch,
+        llama.NativeError,
+        OSError,
+    ) as error:
         raise LoadRefused(str(error)) from error
     pinned = pin_at_load(weights.mapped) if load_plan.use_mlock else None
     send(
@@ -115,7 +121,9 @@ def _open_model(
     options = llama.ModelOptions(
         use_mmap=plan.use_mmap,
         use_mlock=plan.use_mlock,
-        prefetch=False,
+        # llama.cpp's own blocks the load until all is read. The reader's lets it go on; a load
+        # that locks has to wait anyway.
+        prefetch=plan.prefetch and plan.use_mlock,
         n_gpu_layers=message.n_gpu_layers,
     )
     with llama.open_model(paths, options, log) as model:
