@@ -130,10 +130,12 @@ class World:
     sent: list[ToDaemon] = field(default_factory=list)
     pins: list[ScriptedPin] = field(default_factory=list)
     now: int = 0
+    became_busy: int = 0
 
     def __post_init__(self) -> None:
         hook = PinHook([Range(0, 8)], armed=True, start=self._start_pin)
-        self.engine = Engine(self.model, self.sent.append, hook, Meters(self._tick, lambda: 7))
+        meters = Meters(self._tick, lambda: 7)
+        self.engine = Engine(self.model, self.sent.append, hook, meters, self._on_busy)
 
     def generate(self, request_id: str, prompt: str = "abc", max_tokens: int = -1) -> None:
         self.engine.on_generate(Generate(request_id, prompt, Sampling(), max_tokens))
@@ -154,6 +156,9 @@ class World:
         assert mapped == [Range(0, 8)]
         self.pins.append(ScriptedPin())
         return self.pins[-1].run()
+
+    def _on_busy(self) -> None:
+        self.became_busy += 1
 
     def _tick(self) -> float:
         self.now += 1
@@ -395,6 +400,18 @@ def test_where_no_token_is_admitted_the_answer_ends_with_what_it_has() -> None:
     (end,) = (m for m in world.sent if isinstance(m, Finished))
     assert (end.reason, end.completion_tokens) == ("stop", 2)
     assert world.text("a") == "ab"
+
+
+def test_it_is_told_when_an_idle_engine_gets_work() -> None:
+    world = World()
+    world.generate("rejected", "")
+    assert world.became_busy == 0
+    world.generate("a")
+    world.generate("b")
+    world.run()
+    assert world.became_busy == 1
+    world.generate("c")
+    assert world.became_busy == 2
 
 
 def test_timings_are_of_the_request() -> None:

@@ -102,7 +102,9 @@ def test_a_cold_dense_model_is_read_ahead_of_the_computing(own_copy: Path, mode:
 
 
 @pytest.mark.parametrize("mode", ["eager", "lazy"])
-def test_what_left_the_cache_is_read_ahead_again(own_copy: Path, mode: str) -> None:
+def test_the_weights_come_without_a_request_and_again_if_they_have_left(
+    own_copy: Path, mode: str
+) -> None:
     drop_cache(own_copy)
     with in_mode(own_copy, mode) as (worker, ready):
         until(lambda: resident_bytes(own_copy) >= ready.weights.file)
@@ -136,7 +138,7 @@ def test_a_worker_ends_while_it_reads(own_copy: Path, mode: str) -> None:
         worker.send(load_message(own_copy, residency=mode))
         worker.expect(Ready)
         assert worker.shut_down() == 0
-        assert resident_bytes(own_copy) < own_copy.stat().st_size
+        assert resident_bytes(own_copy) < 0.8 * own_copy.stat().st_size
 
 
 @needs_slow_disk
