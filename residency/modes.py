@@ -41,7 +41,8 @@ class LoadPlan:
     use_mmap: bool
     use_mlock: bool
     prefetch: bool
-    """llama.cpp reads the whole file ahead at load."""
+    """All weights are read ahead from the load on; else only those that every forward pass
+    touches whole."""
     advice: Advice
     """Given over the weights once they are mapped."""
     pin_after_first: bool

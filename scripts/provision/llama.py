@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import tarfile
 from collections.abc import Collection
 from dataclasses import asdict
@@ -46,8 +47,10 @@ def _build(inputs: Inputs, scratch: Path, folder: Path) -> None:
 
 
 def patched_source(scratch: Path) -> Path:
-    """The pinned source with the series applied, in the scratch folder of a held cache."""
+    """The pinned source with the series applied and our own sources beside it, in the scratch
+    folder of a held cache."""
     tree = _unpack(_source(read_pin(_PIN), scratch), scratch / "tree")
+    shutil.copytree(NATIVE, tree / NATIVE.name, ignore=shutil.ignore_patterns("patches", "*.lock"))
     for patch in patches.series(NATIVE):
         say(f"applying {patch.name}")
         patches.apply_file(patch, tree)

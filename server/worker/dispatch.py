@@ -9,6 +9,7 @@ from server.protocol import Apply, Embed, FinishReason, Generate, Rejected, ToDa
 from server.worker.embedding import Embedder
 from server.worker.engine import Engine
 from server.worker.pinning import Pinning
+from server.worker.reading import Reading
 
 
 class Dispatcher:
@@ -23,7 +24,9 @@ class Dispatcher:
         engine: Engine | None,
         embedder: Embedder,
         prefill_slice: int,
+        *,
         pin: Pinning,
+        ahead: Reading,
         send: Callable[[ToDaemon], None],
     ) -> None:
         """Without an engine the model writes no text; with one, that steps the pin."""
@@ -31,6 +34,7 @@ class Dispatcher:
         self._embedder = embedder
         self._prefill_slice = prefill_slice
         self._pin = pin
+        self._ahead = ahead
         self._send = send
 
     @property
@@ -52,7 +56,9 @@ class Dispatcher:
 
     def on_apply(self, message: Apply) -> None:
         """Begins to change how the weights are kept; the steps go on with it."""
-        self._pin.apply(parse_policy(message.residency, message.pin, message.repin_requests))
+        policy = parse_policy(message.residency, message.pin, message.repin_requests)
+        self._ahead.follow(policy.plan)
+        self._pin.apply(policy)
 
     def on_cancel(self, request_id: str) -> None:
         if self._engine:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from residency.libc import PAGE_BYTES
 from residency.preflight import Need
 from residency.ranges import Range
+from residency.read_order import FileTensor
 from server.protocol import CacheType, FlashAttention
 from server.worker.native_log import NativeLog
 from server.worker.refusals import BUILD_HINT
@@ -52,6 +53,27 @@ _FLASH_ATTENTION: dict[FlashAttention, int] = {
 }
 
 
+# llama-cpp-python mirrors none of gguf.h.
+class _GGUFInitParams(ctypes.Structure):
+    _fields_ = (("no_alloc", ctypes.c_bool), ("ctx", ctypes.c_void_p))
+
+
+_GGUF = {
+    "gguf_init_from_file": (ctypes.c_void_p, ctypes.c_char_p, _GGUFInitParams),
+    "gguf_free": (None, ctypes.c_void_p),
+    "gguf_get_data_offset": (ctypes.c_size_t, ctypes.c_void_p),
+    "gguf_get_n_tensors": (ctypes.c_int64, ctypes.c_void_p),
+    "gguf_get_tensor_name": (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64),
+    "gguf_get_tensor_offset": (ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int64),
+    "gguf_get_tensor_size": (ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int64),
+}
+for _name, (_result, *_arguments) in _GGUF.items():
+    _function = getattr(c._lib, _name)
+    _function.restype, _function.argtypes = _result, _arguments
+
+READER_LIBRARY = Path(c._base_path) / f"libcorral_reader{Path(c._lib._name).suffix}"
+
+
 class LibraryMismatch(Exception):
     """llama_cpp is not the build that corral needs."""
 
@@ -70,6 +92,8 @@ def check_library() -> None:
             f"llama_model_params has {size} bytes in the library and "
             f"{ctypes.sizeof(c.llama_model_params)} in its Python binding: {BUILD_HINT}"
         )
+    if not READER_LIBRARY.is_file():
+        raise LibraryMismatch(f"{READER_LIBRARY.name} is not beside llama.cpp: {BUILD_HINT}")
 
 
 @contextmanager
@@ -97,6 +121,23 @@ def _log_to(log: NativeLog) -> Iterator[None]:
         yield
     finally:
         c.llama_log_set(before, data)
+
+
+def file_tensors(path: Path, file: int) -> list[FileTensor]:
+    """Where the tensors of a GGUF lie in it, told as those of the file with this index. None
+    for what llama.cpp cannot read: a load says why."""
+    gguf = c._lib.gguf_init_from_file(bytes(path), _GGUFInitParams(True, None))
+    if not gguf:
+        return []
+    data = c._lib.gguf_get_data_offset(gguf)
+    tensors = []
+    for i in range(c._lib.gguf_get_n_tensors(gguf)):
+        name = c._lib.gguf_get_tensor_name(gguf, i).decode(errors="replace")
+        start = data + c._lib.gguf_get_tensor_offset(gguf, i)
+        end = start + c._lib.gguf_get_tensor_size(gguf, i)
+        tensors.append(FileTensor(name, file, Range(start, end)))
+    c._lib.gguf_free(gguf)
+    return tensors
 
 
 @dataclass(frozen=True)

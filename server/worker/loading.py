@@ -21,6 +21,7 @@ from server.worker.llama_backend import LlamaBackend
 from server.worker.llama_reader import ReaderOpener, encoder_options
 from server.worker.native_log import NativeLog
 from server.worker.pinning import Pinning, advise_weights, may_lock_while_loading
+from server.worker.reading import reading
 from server.worker.refusals import LoadRefused
 from server.worker.request import Meters
 from server.worker.resident import copy_weights, refuse_without_room
@@ -49,12 +50,14 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> D
         stack.enter_context(llama.open_library(log))
         if load_plan.copy:
             refuse_without_room(paths, message.n_gpu_layers, options)
+        ahead = stack.enter_context(reading(paths))
+        ahead.follow(load_plan)
         model = stack.enter_context(_open_model(paths, message.n_gpu_layers, load_plan, log))
         weights = weight_map(model.weights(), PAGE_BYTES)
         if load_plan.copy:
             weights = copy_weights(model, paths, weights)
         else:
-            advise_weights(load_plan, weights.mapped)
+            advise_weights(load_plan, weights)
         context = _open_slots(model, options, log, stack)
     except (UnknownMode, UnknownClass, llama.LibraryMismatch, llama.NativeError) as error:
         raise LoadRefused(str(error)) from error
@@ -77,7 +80,7 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> D
     engine = None
     if context:
         backend = LlamaBackend(model, context, message.n_slots, message.prefill_slice, log)
-        engine = Engine(backend, send, pinning, meters)
+        engine = Engine(backend, send, pinning, meters, ahead.again)
     opener = ReaderOpener(
         model,
         options,
@@ -88,7 +91,7 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> D
         stack,
     )
     embedder = Embedder(opener, send, pinning, meters)
-    return Dispatcher(engine, embedder, message.prefill_slice, pinning, send)
+    return Dispatcher(engine, embedder, message.prefill_slice, pin=pinning, ahead=ahead, send=send)
 
 
 def context_options(message: Load) -> llama.ContextOptions:
@@ -151,7 +154,9 @@ def _open_model(
     options = llama.ModelOptions(
         use_mmap=plan.use_mmap,
         use_mlock=plan.use_mlock and may_lock_while_loading(paths),
-        prefetch=plan.prefetch,
+        # llama.cpp's own blocks the load until all is read. The reader's lets it go on; a load
+        # that locks has to wait anyway.
+        prefetch=plan.prefetch and plan.use_mlock,
         n_gpu_layers=n_gpu_layers,
     )
     with llama.open_model(paths, options, log) as model:

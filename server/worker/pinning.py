@@ -16,7 +16,7 @@ from residency.modes import Advice, LoadPlan
 from residency.pin import MAX_RUNS, SLICE_BYTES, PinResult, pin_plan, working_set
 from residency.policy import Policy
 from residency.procfs import ProcUnavailable
-from residency.ranges import Range, batches, join, subtract
+from residency.ranges import Range, batches, intersect, join, subtract
 from server.protocol import PinReport
 from server.worker.weights import WeightMap
 
@@ -31,9 +31,19 @@ Steps = Iterator[PinResult | None]
 Search = Callable[[Sequence[Range]], Iterator[list[Range] | None]]
 """Finds the working set of these weights in steps. Raises ProcUnavailable."""
 
+_MAX_GAP_BYTES = 64 << 20
+"""Read-ahead is 128 KiB by default and 8 MiB on some devices. Mappings are split at most twice
+for so many bytes."""
 
-def advise_weights(plan: LoadPlan, mapped: Sequence[Range]) -> None:
-    _advise(mapped, plan.advice)
+
+def advise_weights(plan: LoadPlan, weights: WeightMap) -> None:
+    """WILLNEED is the reader's: it asks for the pages while the model loads.
+
+    RANDOM is for what is touched in part. A run between two such parts gets it too unless it is
+    long: where the advice ends, the kernel's read-ahead takes from the neighbours.
+    """
+    if plan.advice is Advice.RANDOM:
+        _advise(intersect(join(weights.sparse, _MAX_GAP_BYTES), weights.mapped), Advice.RANDOM)
 
 
 def may_lock_while_loading(paths: Sequence[Path]) -> bool:
@@ -122,10 +132,8 @@ class Pinning:
             return
         # The locks read ahead what they lock, so that only the rest needs advice.
         rest = subtract(mapped, wanted)
-        if plan.advice is Advice.RANDOM:
-            _advise(mapped, Advice.RANDOM)
-        else:
-            _advise(mapped, Advice.NORMAL)
+        _advise(mapped, Advice.NORMAL)
+        advise_weights(plan, self._weights)
         last: PinResult | None = None
         for last in held:
             if last is None:

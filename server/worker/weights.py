@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from residency.classes import TensorClass, classify
 from residency.ranges import Range, align_outward
+from residency.read_order import sparse_names
 from server.protocol import WeightBytes
 
 
@@ -30,6 +31,8 @@ class WeightMap:
     bytes: WeightBytes
     mapped: tuple[Range, ...]
     """Whole pages of file mappings that hold weights, sorted and disjoint."""
+    sparse: tuple[Range, ...]
+    """Of mapped, the pages of tensors that a forward pass touches in part."""
     by_class: Mapping[TensorClass, tuple[Range, ...]]
     """Of these pages, those that hold a byte of the class; neighbours share pages. A tied
     matrix is of both its classes."""
@@ -40,7 +43,7 @@ class WeightMap:
         """All that was mapped has been copied in place."""
         backing = self.bytes
         anonymous = WeightBytes(anonymous=backing.anonymous + backing.file, device=backing.device)
-        return WeightMap(anonymous, (), {}, self.mapped)
+        return WeightMap(anonymous, (), (), {}, self.mapped)
 
 
 def weight_map(weights: Sequence[Weight], page_bytes: int) -> WeightMap:
@@ -51,7 +54,13 @@ def weight_map(weights: Sequence[Weight], page_bytes: int) -> WeightMap:
         anonymous=sum(w.size for w in distinct if w.host and w.mapping is None),
         device=sum(w.size for w in distinct if not w.host),
     )
-    return WeightMap(backing, _pages(on_file, page_bytes), _by_class(weights, page_bytes))
+    sparse = sparse_names({w.name for w in distinct})
+    return WeightMap(
+        backing,
+        _pages(on_file, page_bytes),
+        _pages((w for w in on_file if w.name in sparse), page_bytes),
+        _by_class(weights, page_bytes),
+    )
 
 
 def _by_class(

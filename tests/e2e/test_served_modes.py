@@ -75,6 +75,9 @@ def test_each_mode_from_outside(cold: str, daemon: Daemon, home: Path, smollm2: 
     model, blob = "smollm2:latest", blob_of(home, smollm2)
     pinning, pinned = cold in PINNING, pins(daemon, model)
     daemon.load(model)
+    # Each mode reads a dense model ahead, while it serves.
+    weights = daemon.ledger(model)["weight_bytes"]
+    until(lambda: daemon.ledger(model)["resident_bytes"] >= weights)
     at_load = look(daemon, model, blob)
     daemon.complete(model, PROMPT)
     if pinning:
@@ -82,7 +85,6 @@ def test_each_mode_from_outside(cold: str, daemon: Daemon, home: Path, smollm2: 
     after = look(daemon, model, blob)
     time.sleep(1)
     idle = look(daemon, model, blob)
-    weights = daemon.ledger(model)["weight_bytes"]
     header = smollm2.stat().st_size - weights + 2 * 4096
 
     for seen in (at_load, after, idle):
@@ -97,12 +99,10 @@ def test_each_mode_from_outside(cold: str, daemon: Daemon, home: Path, smollm2: 
         metrics = daemon.metrics()
         assert metrics[f'corral_weight_bytes{{backing="anonymous",model="{model}"}}'] == weights
         assert metrics[f'corral_huge_bytes{{kind="anonymous",model="{model}"}}'] > 0.9 * weights
-    if cold in ("eager", "pinned", "resident"):
+    if cold in ("pinned", "resident"):
         assert at_load.touched >= weights
-        assert at_load.resident_gauge >= weights
     else:
         assert at_load.touched < 0.05 * weights
-        assert at_load.resident_gauge < 0.15 * weights
         assert at_load.rss < after.rss - 0.8 * weights
     assert (at_load.locked >= weights) == (cold == "pinned")
     assert (after.locked > 0.9 * weights) == pinning

@@ -80,6 +80,22 @@ def test_the_patched_source_is_compiled_under_a_local_version(place: Place) -> N
     assert place.wheels() == [wheel]
 
 
+def test_our_own_sources_stand_beside_the_patched_ones(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place.native / "own").mkdir()
+    (place.native / "own" / "own.c").write_text("int own;\n")
+    compile_, found = llama._compile, []
+
+    def looks(inputs: Inputs, tree: Path, out: Path) -> None:
+        found.extend(sorted(str(path.relative_to(tree)) for path in (tree / "native").rglob("*")))
+        compile_(inputs, tree, out)
+
+    monkeypatch.setattr(llama, "_compile", looks)
+    llama.wheel(portable=False)
+    assert found == ["native/own", "native/own/own.c"]
+
+
 def test_a_second_build_of_the_same_takes_the_wheel(place: Place) -> None:
     assert llama.wheel(portable=False) == llama.wheel(portable=False)
     assert len(place.compiled) == 1

@@ -125,7 +125,7 @@ class ScriptedModel:
 
 MEMORY = mmap.mmap(-1, 4 * mmap.PAGESIZE)
 ADDRESS = ctypes.addressof(ctypes.c_char.from_buffer(MEMORY))
-WEIGHTS = WeightMap(WeightBytes(file=8), (Range(ADDRESS, ADDRESS + len(MEMORY)),), {})
+WEIGHTS = WeightMap(WeightBytes(file=8), (Range(ADDRESS, ADDRESS + len(MEMORY)),), (), {})
 
 
 class ScriptedPin:
@@ -154,12 +154,12 @@ class World:
     pins: list[ScriptedPin] = field(default_factory=list)
     now: int = 0
     repin_requests: int = 0
+    became_busy: int = 0
 
     def __post_init__(self) -> None:
         self.pinning = first_request_pins(self._start_pin, self.repin_requests)
-        self.engine = Engine(
-            self.model, self.sent.append, self.pinning, Meters(self._tick, lambda: 7)
-        )
+        meters = Meters(self._tick, lambda: 7)
+        self.engine = Engine(self.model, self.sent.append, self.pinning, meters, self._on_busy)
 
     def generate(self, request_id: str, prompt: str = "abc", max_tokens: int = -1) -> None:
         self.engine.on_generate(Generate(request_id, prompt, Sampling(), max_tokens))
@@ -180,6 +180,9 @@ class World:
         assert mapped == WEIGHTS.mapped
         self.pins.append(ScriptedPin())
         return self.pins[-1].run()
+
+    def _on_busy(self) -> None:
+        self.became_busy += 1
 
     def _tick(self) -> float:
         self.now += 1
@@ -474,6 +477,18 @@ def test_a_draw_that_is_refused_ends_its_request_alone_and_names_the_field() -> 
     assert (world.text("bad"), world.text("good")) == ("ab", "abcde")
     # Without a token it has not completed, and what it was refused in is no working set.
     assert [sampler.closed for sampler in world.model.samplers] == [True, True]
+
+
+def test_it_is_told_when_an_idle_engine_gets_work() -> None:
+    world = World()
+    world.generate("rejected", "")
+    assert world.became_busy == 0
+    world.generate("a")
+    world.generate("b")
+    world.run()
+    assert world.became_busy == 1
+    world.generate("c")
+    assert world.became_busy == 2
 
 
 def test_timings_are_of_the_request() -> None:

@@ -176,6 +176,7 @@ def test_an_unpatched_library_is_refused() -> None:
         "del c.llama_model_params_size",
         "c.llama_model_params_size = lambda: 8",
         "del c.llama_sampler_grammar_error",
+        "llama.READER_LIBRARY = llama.READER_LIBRARY.with_name('libgone.so')",
     ):
         command = [sys.executable, "-c", code.format(damage)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)

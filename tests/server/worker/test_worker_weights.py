@@ -27,6 +27,18 @@ def test_weights_count_once_and_by_what_backs_them() -> None:
     assert found.mapped == (Range(0x1000, 0x2000), Range(0x9000, 0xB000))
 
 
+def test_what_a_pass_touches_in_part_is_told_apart() -> None:
+    weights = [
+        Weight("token_embd.weight", 0x1000, 0x2000, 0, True),
+        Weight("output.weight", 0x3000, 0x1000, 0, True),
+        Weight("blk.0.ffn_up_exps.weight", 0x4800, 0x2000, 0, True),
+        Weight("blk.0.ffn_down_exps.weight", 0, 0x2000, None, False),
+    ]
+    found = weight_map(weights, 0x1000)
+    assert found.mapped == (Range(0x1000, 0x7000),)
+    assert found.sparse == (Range(0x1000, 0x3000), Range(0x4000, 0x7000))
+
+
 def test_errors_are_kept_and_warnings_forwarded(caplog: pytest.LogCaptureFixture) -> None:
     log = NativeLog()
     with caplog.at_level(logging.INFO):

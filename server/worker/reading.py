@@ -1,0 +1,96 @@
+"""What this worker reads of its model's files ahead of the computing."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from residency.libc import PAGE_BYTES
+from residency.modes import LoadPlan
+from residency.read_order import FilePart, FileTensor, reading_order, sparse_names
+from residency.reader import Reader, open_reader
+from server.worker import llama
+
+logger = logging.getLogger("worker.reading")
+
+
+class Reading:
+    """All weights in the modes that prefetch, in the others those that every pass touches whole.
+
+    Each call returns at once: headers are parsed and readers started and ended on a thread of
+    its own, beside the load. The reading is done by the native thread.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = paths
+        self._thread = ThreadPoolExecutor(1, "reading")
+        self._tensors: list[FileTensor] | None = None
+        self._opened = ExitStack()
+        self._reader: Reader | None = None
+
+    def follow(self, plan: LoadPlan) -> None:
+        """Reads what a load of this plan wants, once. A copy is a reading of its own."""
+        self._thread.submit(self._follow, plan)
+
+    def again(self) -> None:
+        """Reads what has left the cache since."""
+        self._thread.submit(self._again)
+
+    def close(self) -> None:
+        """Returns when nothing reads any more."""
+        self._thread.submit(self._end)
+        self._thread.shutdown()
+
+    def _follow(self, plan: LoadPlan) -> None:
+        self._end()
+        if plan.copy:
+            return
+        try:
+            self._reader = self._opened.enter_context(
+                open_reader(llama.READER_LIBRARY, self._paths, self._parts(plan))
+            )
+        except OSError as error:
+            logger.warning("nothing is read ahead: %s; pages come as they are touched", error)
+
+    def _parts(self, plan: LoadPlan) -> list[FilePart]:
+        if self._tensors is None:
+            files = enumerate(self._paths)
+            self._tensors = [t for file, path in files for t in llama.file_tensors(path, file)]
+        tensors = self._tensors
+        skipped = frozenset() if plan.prefetch else sparse_names({t.name for t in tensors})
+        return reading_order((t for t in tensors if t.name not in skipped), max_gap=PAGE_BYTES)
+
+    def _again(self) -> None:
+        if self._reader:
+            self._reader.again()
+
+    def _end(self) -> None:
+        if self._reader:
+            _tell_failure(self._reader)
+        self._reader = None
+        self._opened.close()
+
+
+@contextmanager
+def reading(paths: Sequence[Path]) -> Iterator[Reading]:
+    """A Reading that ends with the block."""
+    made = Reading(paths)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def _tell_failure(reader: Reader) -> None:
+    told = reader.progress()
+    if told.errno:
+        logger.warning(
+            "reading ahead ended after %d of %d bytes: %s; pages come as they are touched",
+            told.bytes_read,
+            reader.n_bytes,
+            os.strerror(told.errno),
+        )
