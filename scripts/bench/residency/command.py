@@ -120,12 +120,14 @@ def _about(options: Options, size: int, visits: Sequence[Visit]) -> list[str]:
     slow, memory = options.read_mbps, options.memory_mb
     warm = [v.figures for v in visits if v.figures and v.cache is Cache.WARM]
     partly = [f.cached_before for f in warm if f.cached_before and f.cached_before < 0.99 * size]
+    rounds = "1 round" if options.rounds == 1 else f"medians of {options.rounds} rounds"
     notes = [
         f"{Path(options.model).name if options.made_gb is None else options.name}: "
-        f"{size / 1e6:,.1f} MB; medians of {options.rounds} rounds, seed {options.seed}; "
+        f"{size / 1e6:,.1f} MB; {rounds}, seed {options.seed}; "
         f"Linux {platform.release()}, {os.cpu_count()} CPUs, {options.threads} threads",
         f"{options.requests} requests a placement, prompts of {min(prompts)} to {max(prompts)} "
         f"tokens, {options.max_tokens} generated; warm: the last {SETTLED}",
+        "RSS, resident, locked, huge and page cache are MB (10^6 bytes)",
     ]
     if slow:
         notes.append(f"the disk slowed to {slow} MB/s")

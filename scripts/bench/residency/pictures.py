@@ -10,8 +10,8 @@ from bench.residency.summary import Column, Row, start_ms
 from bench.residency.svg import COLOURS, TOP, WIDTH, document, legend, line, rect, text, ticks
 from bench.residency.table import MEMORY, number
 
-_LABELS, _RIGHT, _BAR, _GAP = 170, 90, 12, 10
-_PLOT_HEIGHT, _AXIS, _BELOW = 280, 50, 34
+_LABELS, _RIGHT, _BAR, _GAP = 190, 60, 12, 10
+_PLOT_HEIGHT, _AXIS, _BELOW = 280, 50, 44
 _GRID, _WHISKER = "#dddddd", "#444444"
 _PHASES = (
     Column("load", lambda f: f.load_ms),
@@ -95,6 +95,7 @@ def _requests(rows: Sequence[Row], title: str) -> str:
         parts.append(text(_AXIS - 6, y_of(mark) + 4, number(mark), "end"))
     for place in range(n_requests):
         parts.append(text(_AXIS + place * step, bottom + 16, str(place + 1), "middle"))
+    parts.append(text(WIDTH / 2, bottom + 34, "request", "middle"))
     for colour, curve in enumerate(curves):
         points = [(_AXIS + place * step, y_of(ms)) for place, ms in enumerate(curve)]
         parts.append(line(points, COLOURS[colour % len(COLOURS)], 2))
