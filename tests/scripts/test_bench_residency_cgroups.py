@@ -41,7 +41,9 @@ def test_the_disk_is_slowed_for_what_is_in_the_cage(tmp_path: Path) -> None:
         told = (folder / "blkio.throttle.read_bps_device").read_text().split()
         assert told == [disk_of(file), str(MIB)]
         drop_cache(file)
-        subprocess.run([*cage.prefix("blkio"), "cat", str(file)], stdout=-3, check=True)
+        subprocess.run(
+            [*cage.prefix("blkio"), "cat", str(file)], stdout=subprocess.DEVNULL, check=True
+        )
         # In this cgroup, so by the throttle: what it let through is counted.
         counted = (folder / "blkio.throttle.io_service_bytes").read_text().split()
         assert int(counted[counted.index("Read") + 1]) >= 4 * MIB
@@ -117,13 +119,17 @@ def test_version_2_moves_this_process_aside_and_limits_a_child(
     proc = made_proc(tmp_path, "0::/\n", V2_MOUNT.format(root="/", mount=own))
     # The kernel removes a cgroup with the files it made in it.
     monkeypatch.setattr(Path, "rmdir", lambda path: [file.unlink() for file in path.iterdir()])
-    with caged(Limits(LIMIT, 10**8, "8:0"), proc) as cage:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        caged(Limits(LIMIT, 10**8, "8:0"), proc) as cage,
+    ):
         child = cage.folders["memory"]
         assert cage.folders["blkio"] == child
         assert (child / "memory.max").read_text() == str(LIMIT)
         assert (child / "io.max").read_text() == "8:0 rbps=100000000"
         assert (own / "cgroup.subtree_control").read_text() == "+memory +io"
         assert (own / f"{child.name}-self" / "cgroup.procs").read_text() == str(os.getpid())
+        raise KeyboardInterrupt  # what is undone is undone then too
     assert (own / "cgroup.subtree_control").read_text() == "-memory -io"
     assert (own / "cgroup.procs").read_text() == str(os.getpid())
     assert list(child.iterdir()) == []

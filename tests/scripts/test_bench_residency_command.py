@@ -176,7 +176,7 @@ def test_what_a_process_has_read_from_the_disk_is_counted(tmp_path: Path) -> Non
 def test_a_worker_that_ended_is_told() -> None:
     pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", ""])
     os.waitpid(pid, 0)
-    for ask in (Worker(pid).rss_bytes, Worker(pid).peak_rss_bytes, Worker(pid).cost):
+    for ask in (Worker(pid).rss_bytes, Worker(pid).reset_peak, Worker(pid).cost):
         with pytest.raises(ProcessGone):
             ask()
 

@@ -132,17 +132,17 @@ def _offers(folder: Path, names: Sequence[str]) -> bool:
 @contextmanager
 def _delegating(parent: Path, names: Sequence[str]) -> Iterator[None]:
     """This process waits in a child meanwhile; nobody else may be in the parent."""
-    pid = str(os.getpid())
+    pid, control = str(os.getpid()), parent / "cgroup.subtree_control"
     with _child(parent, "-self") as waiting:
         _write(waiting / "cgroup.procs", pid)
         try:
-            _write(
-                parent / "cgroup.subtree_control",
-                " ".join(f"+{name}" for name in names),
-                "run it alone in a cgroup: systemd-run --scope -p Delegate=yes COMMAND",
-            )
-            yield
-            _write(parent / "cgroup.subtree_control", " ".join(f"-{name}" for name in names))
+            remedy = "; run it alone in a cgroup: systemd-run --scope -p Delegate=yes COMMAND"
+            _write(control, " ".join(f"+{name}" for name in names), remedy)
+            try:
+                yield
+            finally:
+                # Before this process comes back: a cgroup with limited children takes none.
+                _write(control, " ".join(f"-{name}" for name in names))
         finally:
             _write(parent / "cgroup.procs", pid)
 
@@ -179,4 +179,4 @@ def _write(path: Path, text: str, remedy: str = "") -> None:
     try:
         path.write_text(text)
     except OSError as error:
-        raise Failure(f"{path} did not take {text!r}: {error.strerror}; {remedy}") from error
+        raise Failure(f"{path} did not take {text!r}: {error.strerror}{remedy}") from error

@@ -17,7 +17,7 @@ from bench.residency.figures import Cache, Figures, Moment
 from bench.residency.worker import Worker, between
 from provision.failure import Failure
 from residency.file_cache import FileProbe
-from residency.procfs import ProcessGone
+from residency.procfs import ProcessGone, ProcUnavailable
 
 # A daemon in service is not in the middle of its start when a load is asked of it.
 _REST_SECONDS = 1.0
@@ -56,6 +56,8 @@ class Placement:
                 return _figures(driver, look, cached, requests, prompts)
             except ProcessGone as error:
                 raise Refused(f"the worker died: {error}") from error
+            except ProcUnavailable as error:
+                raise Failure(f"nothing can be measured without /proc: {error}") from error
 
     def _prepare(self, cache: Cache, probe: FileProbe) -> int | None:
         """Bytes in the page cache when the load begins; None where the kernel does not tell."""

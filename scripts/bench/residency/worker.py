@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench.residency.figures import Cost
@@ -23,7 +25,8 @@ class Worker:
         return self._proc.status(self._pid).rss_bytes
 
     def reset_peak(self) -> None:
-        self._path("clear_refs").write_text(_RESET_PEAK)
+        with self._alive():
+            self._path("clear_refs").write_text(_RESET_PEAK)
 
     def peak_rss_bytes(self) -> int:
         """Since the reset."""
@@ -45,17 +48,18 @@ class Worker:
 
     def _fields(self, name: str) -> dict[str, int]:
         """The numbers of a file of lines `key: number [unit]`."""
-        try:
+        with self._alive():
             lines = self._path(name).read_text().splitlines()
-        except (FileNotFoundError, ProcessLookupError) as error:
-            raise ProcessGone(f"process {self._pid} is gone") from error
         words = (line.partition(":") for line in lines)
         numbers = {key: rest.split() for key, _, rest in words}
-        return {key: int(value[0]) for key, value in numbers.items() if value and _is_int(value[0])}
+        return {key: int(rest[0]) for key, rest in numbers.items() if rest and rest[0].isdecimal()}
 
-
-def _is_int(word: str) -> bool:
-    return word.isdecimal()
+    @contextmanager
+    def _alive(self) -> Iterator[None]:
+        try:
+            yield
+        except (FileNotFoundError, ProcessLookupError) as error:
+            raise ProcessGone(f"process {self._pid} is gone") from error
 
 
 def between(before: Cost, after: Cost) -> Cost:
