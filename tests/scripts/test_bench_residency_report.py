@@ -120,10 +120,12 @@ def test_a_picture_is_xml_with_the_modes_in_it(name: str) -> None:
 
 def test_bars_are_as_long_as_what_they_show() -> None:
     svg = ElementTree.fromstring(pictures(rows(VISITS), "t")["start"])
-    bars = [float(b.attrib["width"]) for b in svg.iter("{http://www.w3.org/2000/svg}rect")][4:]
-    load, prefill, generation = bars[:3]
+    bars = [b.attrib for b in svg.iter("{http://www.w3.org/2000/svg}rect")][4:7]
+    load, prefill, generation = (float(bar["width"]) for bar in bars)
     assert prefill / load == pytest.approx(200 / 20, rel=0.02)
     assert prefill / generation == pytest.approx(200 / 90, rel=0.02)
+    begin = [float(bar["x"]) for bar in bars]
+    assert begin[1:] == pytest.approx([begin[0] + load, begin[0] + load + prefill], abs=0.2)
 
 
 def test_a_curve_falls_as_the_requests_become_warm() -> None:
