@@ -128,6 +128,16 @@ def test_bars_are_as_long_as_what_they_show() -> None:
     assert begin[1:] == pytest.approx([begin[0] + load, begin[0] + load + prefill], abs=0.2)
 
 
+def test_a_slow_round_does_not_flatten_the_bars() -> None:
+    slow = [visit(n, "eager", figures(load_ms)) for n, load_ms in enumerate((10, 10, 90_000))]
+    svg = ElementTree.fromstring(pictures(rows(slow), "t")["start"])
+    bars = [float(b.attrib["width"]) for b in svg.iter("{http://www.w3.org/2000/svg}rect")][4:7]
+    assert sum(bars) > 350
+    (whisker,) = svg.iter("{http://www.w3.org/2000/svg}polyline")
+    assert max(float(p.split(",")[0]) for p in whisker.attrib["points"].split()) < 720
+    assert "» 300" in [e.text for e in svg.iter("{http://www.w3.org/2000/svg}text")]
+
+
 def test_a_curve_falls_as_the_requests_become_warm() -> None:
     only = rows([visit(0, "eager", figures())])
     svg = ElementTree.fromstring(pictures(only, "t")["requests"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from bench.residency.figures import Cache
 from bench.residency.summary import Column, Row, start_ms
@@ -12,6 +12,8 @@ from bench.residency.table import MEMORY, number
 
 _LABELS, _RIGHT, _BAR, _GAP = 190, 60, 12, 10
 _PLOT_HEIGHT, _AXIS, _BELOW = 280, 50, 44
+# The slowest round is shown up to so many times the longest bar.
+_ROOM = 1.25
 _GRID, _WHISKER = "#dddddd", "#444444"
 _PHASES = (
     Column("load", lambda f: f.load_ms),
@@ -37,21 +39,24 @@ def pictures(rows: Sequence[Row], title: str) -> Mapping[str, str]:
 
 
 def _start(rows: Sequence[Row], title: str) -> str:
-    """Stacked medians of the phases; the line goes from the fastest round to the slowest."""
+    """Stacked medians of the phases; the line goes from the fastest round to the slowest. One
+    that would flatten the others is cut off."""
     totals = [[start_ms(figures) for figures in row.figures] for row in rows]
-    unit = _unit(max(total) for total in totals)
+    middles = [sum(row.median(phase) or 0 for phase in _PHASES) for row in rows]
+    longest = _ROOM * max(middles, default=0)
+    unit = _unit([longest])
     parts = list(legend([phase.label for phase in _PHASES]))
-    for place, (row, total) in enumerate(zip(rows, totals, strict=True)):
+    for place, (row, total, middle) in enumerate(zip(rows, totals, middles, strict=True)):
         y, x = TOP + place * (_BAR + _GAP), float(_LABELS)
         parts.append(text(_LABELS - 8, y + 10, f"{row.mode}, {row.cache}", "end"))
         for colour, phase in enumerate(_PHASES):
             width = (row.median(phase) or 0) * unit
             parts.append(rect(x, y, width, _BAR, colour))
             x += width
-        ends = [(_LABELS + ms * unit, y + _BAR / 2) for ms in (min(total), max(total))]
-        parts.append(line(ends, _WHISKER))
-        middle = sum(row.median(phase) or 0 for phase in _PHASES)
-        parts.append(text(max(x, ends[1][0]) + 5, y + 10, number(middle)))
+        end = _LABELS + min(max(total), longest) * unit
+        parts.append(line([(_LABELS + min(total) * unit, y + 6), (end, y + 6)], _WHISKER))
+        cut = "» " if max(total) > longest else ""
+        parts.append(text(max(x, end) + 5, y + 10, cut + number(middle)))
     return document(title, TOP + len(rows) * (_BAR + _GAP) + _GAP, parts)
 
 
@@ -71,7 +76,7 @@ def _memory(rows: Sequence[Row], title: str) -> str:
     return document(title, y + _GAP, parts)
 
 
-def _unit(values: Iterator[float]) -> float:
+def _unit(values: Iterable[float]) -> float:
     """Width of one in bars that have to hold them all."""
     return (WIDTH - _LABELS - _RIGHT) / (max(values, default=0) or 1)
 
