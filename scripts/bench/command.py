@@ -9,22 +9,16 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
-from bench.contenders import MODEL_NAME, Contender, Corral, LlamaServer, Remote, Setup
+from bench.contenders import Contender, Corral, LlamaServer, Remote, Setup
 from bench.options import Options, parse
 from bench.picture import picture
 from bench.plan import plan
 from bench.rounds import Bench, Visit
+from bench.stored import stored
 from bench.summary import Line, odd_requests, summarise
 from bench.table import table
-from manifests.create import pull_local
-from manifests.edit import apply_edit
-from manifests.errors import ManifestError
-from manifests.manifest import Manifest
-from manifests.names import parse_name
-from manifests.store import Store
 from provision.failure import Failure
 from provision.paths import cache_dir
-from provision.run import say
 
 
 def main(argv: list[str]) -> int:
@@ -33,7 +27,7 @@ def main(argv: list[str]) -> int:
     # Beside the other caches: /tmp may be in memory, and its files have no pages to drop.
     cache_dir().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=cache_dir()) as folder:
-        setup = _store(options, Path(folder))
+        setup = _setup(options, Path(folder))
         contenders = _contenders(options, setup)
         visits = Bench(scenarios, options.seed).run(contenders, options.rounds)
     lines = summarise(scenarios, [each.name for each in contenders], visits)
@@ -44,23 +38,12 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _store(options: Options, home: Path) -> Setup:
-    """The model in a store of its own, with the number of threads. Raises Failure."""
-
-    def with_threads(manifest: Manifest) -> Manifest:
-        return apply_edit(manifest, {"n_threads": options.threads}, None, modes=())[0]
-
-    say(f"storing {options.model}")
-    store, name = Store(home), parse_name(MODEL_NAME)
-    try:
-        pull_local(store, name, Path(options.model))
-        manifest = store.edit(name, with_threads)
-    except ManifestError as error:
-        raise Failure(f"{options.model}: {error}") from error
-    if len(manifest.blobs) > 1:
+def _setup(options: Options, home: Path) -> Setup:
+    """Raises Failure."""
+    files = stored(Path(options.model), home, options.threads)
+    if len(files) > 1:
         raise Failure(f"{options.model}: split models cannot be measured; join its parts first")
-    model = store.blob_path(manifest.blobs[0].digest)
-    return Setup(model, home, options.threads, options.slots, options.n_ctx)
+    return Setup(files[0], home, options.threads, options.slots, options.n_ctx)
 
 
 def _contenders(options: Options, setup: Setup) -> list[Contender]:

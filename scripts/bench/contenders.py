@@ -46,6 +46,8 @@ class Corral:
     setup: Setup
     residency: str
     name: str = "corral"
+    prefix: tuple[str, ...] = ()
+    """Words before the command, such as those that put it into a cgroup."""
 
     def describe(self) -> str:
         return f"weight_residency {self.residency}: weights mapped, not repacked"
@@ -65,7 +67,7 @@ class Corral:
     def serving(self) -> Iterator[str]:
         pages.drop(self.setup.model)
         port = free_port()
-        command = [sys.executable, "-m", "server.cli", "serve", "--port", str(port)]
+        command = [*self.prefix, sys.executable, "-m", "server.cli", "serve", "--port", str(port)]
         log = self.setup.home / "corral.log"
         with served(command, f"http://127.0.0.1:{port}", log, self.environment()) as url:
             yield url

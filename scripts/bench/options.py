@@ -7,7 +7,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-KNOWN_MODELS = ("smollm2", "gemma3")
 # The arriving prompt of 4,000 tokens, its answer, and room for a tokeniser that counts otherwise.
 SLOT_CONTEXT = 4608
 QUICK_SLOT_CONTEXT = 1024
@@ -16,7 +15,7 @@ QUICK_SLOT_CONTEXT = 1024
 @dataclass(frozen=True)
 class Options:
     model: str
-    """One of KNOWN_MODELS or a path."""
+    """A known name or a path."""
     llama_server: Path | None
     urls: tuple[tuple[str, str], ...]
     """Running servers to compare with, by name."""

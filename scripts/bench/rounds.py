@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import uvloop
 
@@ -21,6 +22,8 @@ from provision.run import say
 _CALIBRATION_WORDS = 200
 # Warm-ups draw from a sequence that no round uses.
 _WARM_UP_ROUND = -1
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,10 @@ class Visit:
     """CPU time of this process by wall time: what the servers did not have of one core."""
 
 
-def order(contenders: Sequence[Contender], round_: int) -> list[Contender]:
+def order(each: Sequence[T], round_: int) -> list[T]:
     """Another one is first in each round."""
-    first = round_ % len(contenders)
-    return [*contenders[first:], *contenders[:first]]
+    first = round_ % len(each)
+    return [*each[first:], *each[:first]]
 
 
 class Bench:

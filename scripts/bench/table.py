@@ -17,7 +17,7 @@ def table(lines: Sequence[Line]) -> str:
     ]
     if rivals:
         head.append("mark")
-    return _aligned([head, *(_cells(line) for line in lines)])
+    return aligned([head, *(_cells(line) for line in lines)])
 
 
 def _cells(line: Line) -> list[str]:
@@ -43,7 +43,8 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the first row is its head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
     rule = ["-" * width for width in widths]

@@ -5,8 +5,8 @@ from importlib import import_module
 from pathlib import Path
 
 COMMANDS = (
-    *("bench_serving", "build_llama", "check", "image_build", "import_model", "lock", "serve"),
-    "test",
+    *("bench_residency", "bench_serving", "build_llama", "check", "image_build", "import_model"),
+    *("lock", "serve", "test"),
 )
 
 

