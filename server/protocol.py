@@ -195,7 +195,9 @@ class Timings(msgspec.Struct, frozen=True):
     prompt_seconds: float
     predicted_seconds: float
     major_faults: int
-    """Major faults of the worker process while the request ran (shared with other slots)."""
+    """Of the whole worker process while the request ran, so shared with other slots."""
+    read_bytes: int | None
+    """From disks, as major_faults; None where the system does not count bytes."""
 
 
 class Finished(msgspec.Struct, frozen=True, tag=True):

@@ -10,7 +10,7 @@ from server.calls import Begun, Call, Ended
 from server.errors import BadRequest, ServingError
 from server.mailbox import Mailbox
 from server.metrics import Metrics
-from server.protocol import Finished, Generate, Piece, ProtocolError
+from server.protocol import Finished, Generate, Piece, ProtocolError, Timings
 
 log = logging.getLogger("corral.request")
 
@@ -93,10 +93,9 @@ class Request:
         """The worker ended it."""
         self._count(finished.completion_tokens)
         self.metrics.reused(self.model, finished.cached_tokens)
-        faults = finished.timings.major_faults
         if finished.reason == "error":
             error = ServingError(finished.error or "the worker gave no reason")
-            self.fail(error, now, faults)
+            self.fail(error, now, finished.timings)
             return
         self.mailbox.end(
             Ended(
@@ -108,12 +107,12 @@ class Request:
                 finished.cached_tokens,
             )
         )
-        self._close(200, now, faults)
+        self._close(200, now, finished.timings)
 
-    def fail(self, error: ServingError, now: float, major_faults: int | None = None) -> None:
+    def fail(self, error: ServingError, now: float, timings: Timings | None = None) -> None:
         """It ends with an error."""
         self.mailbox.end(error)
-        self._close(error.status, now, major_faults)
+        self._close(error.status, now, timings)
 
     def leave(self, now: float) -> None:
         """Nobody waits for it any more, and no worker has it."""
@@ -124,12 +123,14 @@ class Request:
         self.metrics.generated(self.model, max(0, generated - self._generated))
         self._generated = max(generated, self._generated)
 
-    def _close(self, status: int, now: float, major_faults: int | None) -> None:
+    def _close(self, status: int, now: float, timings: Timings | None) -> None:
         status = self.abandoned or status
         self.metrics.ended(self.model, self.call.endpoint, status, now - self.arrived)
+        if status == 200 and timings:
+            self.metrics.paged(self.model, timings)
         log.info(
             "id=%s model=%s endpoint=%s status=%d prompt_tokens=%d completion_tokens=%d "
-            "ttft=%s duration=%.3f queue=%s major_faults=%s",
+            "ttft=%s duration=%.3f queue=%s major_faults=%s read_bytes=%s",
             self.call.id,
             self.model,
             self.call.endpoint,
@@ -139,8 +140,13 @@ class Request:
             self._since_arrival(self._first_token),
             now - self.arrived,
             self._since_arrival(self._submitted),
-            "-" if major_faults is None else major_faults,
+            _or_dash(timings.major_faults if timings else None),
+            _or_dash(timings.read_bytes if timings else None),
         )
 
     def _since_arrival(self, at: float | None) -> str:
         return "-" if at is None else f"{at - self.arrived:.3f}"
+
+
+def _or_dash(count: int | None) -> str:
+    return "-" if count is None else str(count)

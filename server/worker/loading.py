@@ -9,7 +9,7 @@ from pathlib import Path
 
 from residency.libc import PAGE_BYTES
 from residency.modes import LoadPlan, UnavailableMode, UnknownMode, parse_mode, plan
-from residency.procfs import PROC
+from residency.paging import paging
 from server.protocol import Load, Ready, ToDaemon
 from server.worker import llama
 from server.worker.engine import Engine
@@ -60,7 +60,7 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> E
         LlamaBackend(model, context, message.n_slots, message.prefill_slice, log),
         send,
         PinHook(weights.mapped, armed=load_plan.pin_after_first),
-        Meters(time.perf_counter, lambda: PROC.major_faults("self")),
+        Meters(time.perf_counter, paging),
     )
 
 

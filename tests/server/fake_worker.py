@@ -153,7 +153,7 @@ class Generation(threading.Thread):
             self.sent += 1
 
     def finish(self, reason: FinishReason, error: str | None = None) -> None:
-        timings = Timings(prompt_seconds=0.01, predicted_seconds=0.02, major_faults=7)
+        timings = Timings(0.01, 0.02, major_faults=7, read_bytes=4096)
         self.channel.send(
             Finished(self.request.id, reason, self.prompt_tokens, self.sent, timings, error)
         )

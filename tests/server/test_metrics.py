@@ -197,6 +197,8 @@ def test_the_contract_names_every_metric_and_each_has_a_help_text() -> None:
             "corral_inter_token_latency_seconds",
             "corral_request_duration_seconds",
             "corral_queue_seconds",
+            "corral_request_major_faults",
+            "corral_request_read_bytes",
             "corral_prompt_tokens_total",
             "corral_generation_tokens_total",
             "corral_prefix_cache_queries_total",

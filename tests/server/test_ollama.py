@@ -37,6 +37,7 @@ async def test_generate_streams_by_default(client: httpx.AsyncClient, core: Fake
     assert last["prompt_eval_duration"] == 500_000_000
     assert last["eval_count"] == 3
     assert last["eval_duration"] == 2_000_000_000
+    assert (last["major_faults"], last["read_bytes"]) == (7, 4096)
     assert core.calls[0].prompt == "<user>Hi<assistant>"
     assert core.calls[0].spec.keep_alive == 600
 

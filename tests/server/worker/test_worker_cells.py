@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from residency.paging import Paging
 from residency.ranges import Range
 from server.protocol import (
     Finished,
@@ -131,7 +132,9 @@ class World:
         self.model = model or CellModel()
         self.sent: list[ToDaemon] = []
         pin = PinHook([Range(0, 8)], armed=False)
-        self.engine = Engine(self.model, self.sent.append, pin, Meters(lambda: 0.0, lambda: 0))
+        self.engine = Engine(
+            self.model, self.sent.append, pin, Meters(lambda: 0.0, lambda: Paging(0, 0))
+        )
 
     def generate(self, request_id: str, prompt: list[int], n: int) -> None:
         self.engine.on_generate(Generate(request_id, prompt, Sampling(), n))

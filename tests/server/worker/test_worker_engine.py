@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from residency.paging import Paging
 from residency.pin import PinResult, pin_working_set
 from residency.procfs import ProcFS
 from residency.ranges import Range
@@ -130,10 +131,13 @@ class World:
     sent: list[ToDaemon] = field(default_factory=list)
     pins: list[ScriptedPin] = field(default_factory=list)
     now: int = 0
+    paging: Paging = field(default_factory=lambda: Paging(7, 7))
 
     def __post_init__(self) -> None:
         hook = PinHook([Range(0, 8)], armed=True, start=self._start_pin)
-        self.engine = Engine(self.model, self.sent.append, hook, Meters(self._tick, lambda: 7))
+        self.engine = Engine(
+            self.model, self.sent.append, hook, Meters(self._tick, lambda: self.paging)
+        )
 
     def generate(self, request_id: str, prompt: str = "abc", max_tokens: int = -1) -> None:
         self.engine.on_generate(Generate(request_id, prompt, Sampling(), max_tokens))
@@ -404,4 +408,14 @@ def test_timings_are_of_the_request() -> None:
     (end,) = [m for m in world.sent if isinstance(m, Finished)]
     # The clock moves by one at each look: start, first token, end.
     assert (end.timings.prompt_seconds, end.timings.predicted_seconds) == (1, 1)
-    assert end.timings.major_faults == 0
+    assert (end.timings.major_faults, end.timings.read_bytes) == (0, 0)
+
+
+def test_a_request_is_told_what_was_paged_in_while_it_ran() -> None:
+    world = World()
+    world.paging = Paging(7, 4096)
+    world.generate("r", max_tokens=2)
+    world.paging = Paging(10, 12288)
+    world.run()
+    (end,) = [m for m in world.sent if isinstance(m, Finished)]
+    assert (end.timings.major_faults, end.timings.read_bytes) == (3, 8192)
