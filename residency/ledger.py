@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from residency.file_cache import FileProbe, Source
-from residency.procfs import PROC, FileMapping, ProcFS, ProcUnavailable
+from residency.procfs import PROC, Mapping, ProcFS, ProcUnavailable
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def sample(
     )
 
 
-_Mappings = dict[Path, list[FileMapping]]
+_Mappings = dict[Path, list[Mapping]]
 """A worker's mappings by the file they map."""
 
 
@@ -90,13 +90,14 @@ def _model_mappings(
     mappings: _Mappings = {path: [] for path in paths}
     try:
         for mapping in proc.smaps(pid, by_identity):
+            assert mapping.file is not None  # none else was asked for
             mappings[by_identity[mapping.file]].append(mapping)
     except ProcUnavailable:
         return None
     return mappings
 
 
-def _sum(mappings: _Mappings | None, of: Callable[[FileMapping], int]) -> int | None:
+def _sum(mappings: _Mappings | None, of: Callable[[Mapping], int]) -> int | None:
     if mappings is None:
         return None
     return sum(of(mapping) for each in mappings.values() for mapping in each)

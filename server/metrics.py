@@ -7,7 +7,9 @@ import errno as errnos
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.metrics import disable_created_metrics
 
+from residency.class_map import Cell
 from residency.ledger import Ledger
+from server.calls import LoadedModel
 from server.collector import ModelCollector
 from server.errors import ModelNotFound
 from server.ledgers import Ledgers
@@ -161,10 +163,17 @@ class Metrics:
 
         Raises ModelNotFound if it is not loaded, LedgerUnavailable.
         """
+        return self._ledgers.sample(self._loaded(name))
+
+    def class_map(self, name: str) -> list[Cell]:
+        """Where the bytes of a loaded model are, by layer and class; else as ledger."""
+        return self._ledgers.class_map(self._loaded(name))
+
+    def _loaded(self, name: str) -> LoadedModel:
         model = self._models.model(name)
         if model is None:
             raise ModelNotFound(f"{name} is not loaded")
-        return self._ledgers.sample(model)
+        return model
 
     def names(self) -> list[str]:
         """Every metric there is, as it is written in a query (histograms without suffix)."""

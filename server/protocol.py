@@ -132,6 +132,11 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     n_slots: int
     weights: WeightBytes
     kv_bytes: int
+    mapped_at: list[int] = []
+    """The address of the first byte of each file, in their order, even where that byte is not
+    mapped any more; empty if nothing is mapped."""
+    unmapped: dict[str, Literal["anonymous", "device"]] = {}
+    """What memory holds each tensor that lies in no mapping of a file."""
 
 
 class LoadFailed(msgspec.Struct, frozen=True, tag=True):

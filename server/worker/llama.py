@@ -151,6 +151,15 @@ class Model:
             weights.append(Weight(name, extent.data or 0, extent.size, mapping, extent.host))
         return weights
 
+    def mapped_at(self) -> list[int]:
+        """The address of the first byte of each file; empty if nothing is mapped."""
+        address, size = ctypes.c_void_p(), ctypes.c_size_t()
+        addresses = []
+        for i in range(c.llama_model_n_mappings(self.handle)):
+            c.llama_model_mapping(self.handle, i, ctypes.byref(address), ctypes.byref(size))
+            addresses.append(address.value or 0)
+        return addresses
+
 
 @contextmanager
 def open_model(paths: Sequence[Path], options: ModelOptions, log: NativeLog) -> Iterator[Model]:

@@ -52,6 +52,8 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> E
             n_slots=message.n_slots,
             weights=weights.bytes,
             kv_bytes=log.cache_bytes,
+            mapped_at=model.mapped_at(),
+            unmapped=weights.unmapped,
         )
     )
     if pinned:

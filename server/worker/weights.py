@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from residency.ranges import Range, align_outward
 from server.protocol import WeightBytes
@@ -28,6 +29,8 @@ class WeightMap:
     bytes: WeightBytes
     mapped: tuple[Range, ...]
     """Whole pages of file mappings that hold weights, sorted and disjoint."""
+    unmapped: dict[str, Literal["anonymous", "device"]]
+    """What memory holds each of the others, by name."""
 
 
 def weight_map(weights: Iterable[Weight], page_bytes: int) -> WeightMap:
@@ -39,4 +42,7 @@ def weight_map(weights: Iterable[Weight], page_bytes: int) -> WeightMap:
         device=sum(w.size for w in distinct if not w.host),
     )
     runs = (Range(w.address, w.address + w.size) for w in on_file)
-    return WeightMap(backing, tuple(align_outward(runs, page_bytes)))
+    unmapped: dict[str, Literal["anonymous", "device"]] = {
+        w.name: "anonymous" if w.host else "device" for w in distinct if w.mapping is None
+    }
+    return WeightMap(backing, tuple(align_outward(runs, page_bytes)), unmapped)
