@@ -131,7 +131,7 @@ class ProcFS:
 
     def smaps(self, pid: Pid, wanted: Collection[FileId | None]) -> list[Mapping]:
         """The process's mappings of these files, and for None those of no file. The kernel
-        walks its page tables: 3.5 ms for each GB that is in them (6.18)."""
+        walks its page tables: 3.5 to 75 ms for each GB that is in them (6.18)."""
         with self._open(pid, "smaps") as file:
             return list(_mappings(file, wanted))
 

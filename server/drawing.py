@@ -33,7 +33,8 @@ def draw(cells: Sequence[Mapping[str, Any]], signs: Signs) -> str:
     then a row for each layer, then what the signs mean."""
     outside = [cell for cell in cells if cell["layer"] is None]
     inside = [cell for cell in cells if cell["layer"] is not None]
-    parts = [_outside(outside, signs)] * bool(outside) + [_layers(inside, signs)] * bool(inside)
+    parts = [_outside(outside, signs)] if outside else []
+    parts += [_layers(inside, signs)] if inside else []
     return "\n\n".join([*parts, _legend(signs)])
 
 
@@ -48,12 +49,20 @@ def _layers(cells: Sequence[Mapping[str, Any]], signs: Signs) -> str:
     layers = sorted({cell["layer"] for cell in cells})
     sizes = [size(sum(c["bytes"] for c in cells if c["layer"] == layer)) for layer in layers]
     fixed = max(len("LAYER"), len(str(layers[-1]))) + max(map(len, sizes)) + _GAP
-    width = min(_WIDEST_BAR, (COLUMNS - fixed) // len(kinds) - _GAP)
+    width = _bar_width(kinds, COLUMNS - fixed)
     rows = [
         [str(layer), total, *(_bar(at.get((layer, kind)), width, signs) for kind in kinds)]
         for layer, total in zip(layers, sizes, strict=True)
     ]
     return table(["LAYER", "SIZE", *(kind.upper() for kind in kinds)], rows)
+
+
+def _bar_width(kinds: Sequence[str], columns: int) -> int:
+    """The widest that lets a column for each class fit, whose name may be wider."""
+    for width in range(_WIDEST_BAR, 1, -1):
+        if sum(max(width, len(kind)) + _GAP for kind in kinds) <= columns:
+            return width
+    return 1
 
 
 def _bar(cell: Mapping[str, Any] | None, width: int, signs: Signs) -> str:

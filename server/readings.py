@@ -1,7 +1,8 @@
 """The ledgers for a scrape, which must not wait until the kernel has looked at a large model.
 
-What that takes grows with the pages. To read smaps takes 3.5 ms for each GB in the page
-tables, and mincore, where cachestat will not do, 12 ms for each GB of file (6.18).
+What that takes grows with the pages. To read smaps takes 3.5 ms for each GB in the page tables
+if it lies in large folios, 75 ms if in single pages; mincore, where cachestat will not do,
+12 ms for each GB of file (6.18).
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from residency.ledger import Ledger
 from server.calls import LoadedModel
 from server.ledgers import Ledgers, LedgerUnavailable, paths_of
 
-# At most 8 ms by the figures above.
-_AT_ONCE_BYTES = 512 << 20
-# Enough for 13 GB by cachestat, if the worker has touched 1 GB of them.
+# At most 10 ms by the figures above.
+_AT_ONCE_BYTES = 128 << 20
+# Enough for 13 GB by cachestat, if the worker has touched a GB of them in large folios.
 _PATIENCE_SECONDS = 0.005
 
 
