@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from residency import procfs
 from residency.classes import Place, TensorClass
 from residency.file_cache import FileProbe
 from residency.libc import PAGE_BYTES
-from residency.procfs import PROC, ProcFS, ProcUnavailable
-from residency.ranges import Range, intersect
+from residency.procfs import PROC, FileMapping, ProcFS, ProcUnavailable
+from residency.ranges import Range, align_outward, intersect
 
 _CLASSES = list(TensorClass)
 
@@ -110,27 +109,35 @@ class _Worker:
     def pages(self, paths: Sequence[Path]) -> dict[Path, _Pages]:
         """Without those files of which nothing is known."""
         identities = {path: self.file_probe.identity(path) for path in paths}
+        wanted = [identity for identity in identities.values() if identity]
+        windows = {path: self._window(path) for path in paths if path in self.mapped_at}
         try:
-            mappings = self.proc.smaps(self.pid, {*identities.values(), None})
+            mappings = self.proc.smaps(self.pid, wanted, sorted(windows.values()))
         except ProcUnavailable:
             return {}
-        found = {}
-        for path, identity in identities.items():
-            on_file = [m for m in mappings if m.file == identity and m.file is not None]
-            base = self.mapped_at.get(path) or _base(on_file)
-            anonymous = [m for m in mappings if m.file is None]
-            if base is not None:
-                found[path] = self._of_file(path, base, [*on_file, *anonymous])
-        return found
+        return {
+            path: self._of_file(
+                path, window, [m for m in mappings if m.file in (identities[path], None)]
+            )
+            for path, window in windows.items()
+        }
 
-    def _of_file(self, path: Path, base: int, mappings: Sequence[procfs.Mapping]) -> _Pages:
-        """Of the file whose first byte is at the address base; mappings may lie elsewhere too."""
-        n_pages = -(-self.file_probe.size(path) // PAGE_BYTES)
+    def _window(self, path: Path) -> Range:
+        """The addresses of the whole file."""
+        (window,) = align_outward(
+            [Range(self.mapped_at[path], self.mapped_at[path] + self.file_probe.size(path))],
+            PAGE_BYTES,
+        )
+        return window
+
+    def _of_file(self, path: Path, window: Range, mappings: Sequence[FileMapping]) -> _Pages:
+        """Of the mappings that lie in the window."""
+        base, n_pages = window.start, len(window) // PAGE_BYTES
         on_file, anonymous, touched, locked = (bytearray(n_pages) for _ in range(4))
         cached = self.file_probe.resident_flags(path)
         resident = None if cached is None else bytearray(cached[:n_pages].ljust(n_pages, b"\0"))
         for mapping in mappings:
-            for part in intersect([mapping.addresses], [Range(base, base + n_pages * PAGE_BYTES)]):
+            for part in intersect([mapping.addresses], [window]):
                 at = slice((part.start - base) // PAGE_BYTES, (part.end - base) // PAGE_BYTES)
                 flags = self.proc.pagemap_flags(self.pid, part)
                 touched[at] = flags
@@ -141,14 +148,6 @@ class _Worker:
                     resident[at] = flags
         frozen = None if resident is None else bytes(resident)
         return _Pages(bytes(on_file), bytes(anonymous), bytes(touched), bytes(locked), frozen)
-
-
-def _base(on_file: Sequence[procfs.Mapping]) -> int | None:
-    """Where the file's first byte is, or would be."""
-    bases = Counter[int]()
-    for mapping in on_file:
-        bases[mapping.addresses.start - mapping.offset] += len(mapping.addresses)
-    return bases.most_common(1)[0][0] if bases else None
 
 
 def _cell(place: Place, extents: Sequence[Extent], pages: Mapping[Path, _Pages]) -> Cell:

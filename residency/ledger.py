@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from residency.file_cache import FileProbe, Source
-from residency.procfs import PROC, Mapping, ProcFS, ProcUnavailable
+from residency.procfs import PROC, FileMapping, ProcFS, ProcUnavailable
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def sample(
     )
 
 
-_Mappings = dict[Path, list[Mapping]]
+_Mappings = dict[Path, list[FileMapping]]
 """A worker's mappings by the file they map."""
 
 
@@ -97,7 +97,7 @@ def _model_mappings(
     return mappings
 
 
-def _sum(mappings: _Mappings | None, of: Callable[[Mapping], int]) -> int | None:
+def _sum(mappings: _Mappings | None, of: Callable[[FileMapping], int]) -> int | None:
     if mappings is None:
         return None
     return sum(of(mapping) for each in mappings.values() for mapping in each)

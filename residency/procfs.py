@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
@@ -47,6 +48,8 @@ class Status:
     locked_bytes: int
     may_lock_freely: bool
     """CAP_IPC_LOCK is effective: RLIMIT_MEMLOCK does not bind."""
+    huge_pages_off: bool
+    """This process alone is denied transparent huge pages (PR_SET_THP_DISABLE)."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +61,13 @@ class FileId:
 
 
 @dataclass(frozen=True)
-class Mapping:
+class FileMapping:
     """One mapping, and its pages in this process's page table."""
 
     addresses: Range
     file: FileId | None
-    """None: anonymous memory."""
+    """None for anonymous memory."""
     offset: int
-    """Of its first byte in the file."""
     rss_bytes: int
     huge_bytes: int
     mlocked: bool
@@ -100,6 +102,7 @@ class ProcFS:
             rss_bytes=_bytes(fields["VmRSS"]),
             locked_bytes=_bytes(fields["VmLck"]),
             may_lock_freely=bool(int(fields["CapEff"], 16) & _CAP_IPC_LOCK),
+            huge_pages_off=fields.get("THP_enabled") == "0",
         )
 
     def major_faults(self, pid: Pid) -> int:
@@ -129,11 +132,13 @@ class ProcFS:
                     return _file_id(words)
         return None
 
-    def smaps(self, pid: Pid, wanted: Collection[FileId | None]) -> list[Mapping]:
-        """The process's mappings of these files, and for None those of no file. The kernel
-        walks its page tables: 3.5 to 75 ms for each GB that is in them (6.18)."""
+    def smaps(
+        self, pid: Pid, wanted: Collection[FileId], anonymous: Sequence[Range] = ()
+    ) -> list[FileMapping]:
+        """The process's mappings of these files, and its anonymous ones that lie in these
+        address ranges (sorted and disjoint). The kernel walks its page tables."""
         with self._open(pid, "smaps") as file:
-            return list(_mappings(file, wanted))
+            return list(_mappings(file, wanted, anonymous))
 
     def pagemap_present(self, pid: Pid, ranges: Iterable[Range]) -> list[Range]:
         """The pages of these address ranges that its page table holds.
@@ -195,21 +200,32 @@ def _file_id(words: list[bytes]) -> FileId | None:
     return FileId(words[3].decode("ascii"), inode) if inode else None
 
 
-def _mappings(lines: Iterable[bytes], wanted: Collection[FileId | None]) -> Iterator[Mapping]:
+def _is_wanted(words: list[bytes], wanted: Collection[FileId], anonymous: Sequence[Range]) -> bool:
+    file = _file_id(words)
+    if file is not None:
+        return file in wanted
+    start, end = _bounds(words[0])
+    place = bisect_right(anonymous, start, key=lambda run: run.start)
+    return place > 0 and end <= anonymous[place - 1].end
+
+
+def _mappings(
+    lines: Iterable[bytes], wanted: Collection[FileId], anonymous: Sequence[Range]
+) -> Iterator[FileMapping]:
     header: list[bytes] = []
     values: dict[bytes, bytes] = {}
     for line in lines:
         if not line[:1].isupper():  # addresses are lower-case hexadecimal
             words = line.split(None, 5)
-            header, values = (words, {}) if _file_id(words) in wanted else ([], {})
+            header, values = (words, {}) if _is_wanted(words, wanted, anonymous) else ([], {})
         elif header and line.startswith(_SMAPS_KEYS):
             key, _, values[key] = line.partition(b":")
             if key == b"VmFlags":  # the last line of each mapping
                 yield _mapping(header, values)
 
 
-def _mapping(header: list[bytes], values: dict[bytes, bytes]) -> Mapping:
-    return Mapping(
+def _mapping(header: list[bytes], values: dict[bytes, bytes]) -> FileMapping:
+    return FileMapping(
         addresses=Range(*_bounds(header[0])),
         file=_file_id(header),
         offset=int(header[2], 16),

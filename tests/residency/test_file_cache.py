@@ -27,7 +27,7 @@ from page_files import (
 
 from residency import file_cache, libc
 from residency.file_cache import FileProbe, Source
-from residency.procfs import PROC, Mapping
+from residency.procfs import PROC, FileMapping
 from residency.ranges import Range
 
 pytestmark = linux_only
@@ -71,7 +71,7 @@ def test_it_follows_the_page_cache_and_brings_nothing_in(
         assert all(m.rss_bytes == 0 for m in own_mappings(probe, path))
 
 
-def own_mappings(probe: FileProbe, path: Path) -> list[Mapping]:
+def own_mappings(probe: FileProbe, path: Path) -> list[FileMapping]:
     identity = probe.identity(path)
     assert identity is not None
     return PROC.smaps("self", {identity})

@@ -21,13 +21,13 @@ from page_files import (
 )
 
 from residency import libc
-from residency.procfs import PROC, Mapping, ProcessGone, ProcUnavailable
+from residency.procfs import PROC, FileMapping, ProcessGone, ProcUnavailable
 from residency.ranges import Range, total
 
 pytestmark = linux_only
 
 
-def mapping_at(pages: Range, pid: int) -> Mapping:
+def mapping_at(pages: Range, pid: int) -> FileMapping:
     identity = PROC.file_at("self", pages.start)
     assert identity is not None
     (found,) = [m for m in PROC.smaps(pid, {identity}) if m.addresses == pages]
