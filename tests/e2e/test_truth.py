@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,9 @@ PROMPT = "The capital of France is"
 COUNTS = ("resident_bytes", "touched_bytes", "locked_bytes")
 # Of each file the head of the first page that holds weights and the tail of the last.
 PAGES_OF_A_FILE = 2 * 4096
+
+_RIGHTS = "-fowner,-dac_override"
+WITHOUT_FILE_RIGHTS = ("setpriv", "--bounding-set", _RIGHTS, "--inh-caps", _RIGHTS, "--")
 
 
 def blobs(home: Path) -> list[Path]:
@@ -106,31 +109,19 @@ def test_the_map_of_a_split_model_adds_up(
     assert summed(told, "touched_bytes", "attn") == summed(told, "bytes", "attn")
 
 
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that every user can enter, which pytest's own are not."""
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
-
-
 @drops_rights
 def test_of_files_of_another_owner_the_map_does_not_say_what_is_in_ram(
-    open_folder: Path, smollm2: Path
+    tmp_path: Path, smollm2: Path
 ) -> None:
-    """And least of all that all is, which mincore does."""
-    home = open_folder
-    with running(home) as daemon:
+    """And least of all that all is, which mincore does. The daemon stays root, as others may
+    not enter the folders of its interpreter, but without root's rights over foreign files."""
+    with running(tmp_path, prefix=WITHOUT_FILE_RIGHTS) as daemon:
         daemon.pull("smollm2", smollm2)
         daemon.edit("smollm2", loader={"weight_residency": "lazy"})
-    for folder in (home, *(path for path in home.rglob("*") if path.is_dir())):
-        folder.chmod(0o777)
-    for file in (path for path in home.rglob("*") if path.is_file()):
-        file.chmod(0o666)
-    (blob,) = blobs(home)
-    blob.chmod(0o644)
-    drop_cache(blob)
-    become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
-    with running(home, prefix=become) as daemon:
+        (blob,) = blobs(tmp_path)
+        os.chown(blob, NOBODY, NOBODY)
+        blob.chmod(0o444)
+        drop_cache(blob)
         daemon.load("smollm2:latest")
         told = daemon.ledger("smollm2:latest")
     assert (told["resident_bytes"], told["probe"]) == (None, "unknown")
