@@ -183,12 +183,22 @@ async def test_ps_tells_what_is_loaded_and_in_ram(
     assert (loading["status"], loading["resident"], loading["details"]) == ("loading", None, None)
 
 
-async def test_residency_is_the_ledger(
+async def test_residency_is_the_ledger_and_of_one_model_the_map_too(
     client: httpx.AsyncClient, core: FakeCore, services: Services
 ) -> None:
     spec = (await services.catalog.model("chatty")).spec()
     core.models = [LoadedModel(spec, 4711, READY, 0, 0, None)]
     one = (await client.get("/api/residency/chatty")).json()
+    (cell,) = one.pop("map")
+    assert cell == {
+        "layer": 0,
+        "class": "attn",
+        "bytes": 32,
+        "backing": {"file": 0, "anonymous": 0, "device": 0},
+        "resident_bytes": 24,
+        "touched_bytes": 16,
+        "locked_bytes": 8,
+    }
     assert one["model"] == "chatty:latest"
     assert (one["resident_bytes"], one["anonymous_bytes"], one["probe"]) == (7, None, "mincore")
     assert (await client.get("/api/residency")).json() == {"models": [one]}
