@@ -15,7 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
 from functools import cache
@@ -108,6 +108,11 @@ class FileProbe(_Opened):
         mincore = any(source is Source.MINCORE for _, source in counts)
         return sum(count for count, _ in counts), Source.MINCORE if mincore else Source.CACHESTAT
 
+    def resident_flags(self, path: Path) -> bytes | None:
+        """A byte for each page of the file: 1 if it is in RAM, else 0; None if the kernel will
+        not tell. Looks at every page: 14 ms for each GB."""
+        return self._files[path].flags()
+
 
 class _File(_Opened):
     """One open, mapped file."""
@@ -142,16 +147,23 @@ class _File(_Opened):
             return 0, Source.UNKNOWN
         return self._by_mincore(pages), Source.MINCORE
 
+    def flags(self) -> bytes | None:
+        if not _mincore_is_honest(self._fd):
+            return None
+        whole = align_outward([Range(0, self._length)], libc.PAGE_BYTES)
+        return b"".join(self._mincore(whole))
+
     def _by_cachestat(self, pages: Iterable[Range]) -> int:
         counts = (libc.cachestat(self._fd, run.start, len(run)) for run in pages)
         return sum(counts) * libc.PAGE_BYTES
 
     def _by_mincore(self, pages: Sequence[Range]) -> int:
-        vectors = (
-            libc.mincore(self._address + piece.start, len(piece))
-            for piece in slices(pages, _MINCORE_BYTES)
-        )
-        return sum(v.translate(_LOWEST_BIT).count(1) for v in vectors) * libc.PAGE_BYTES
+        return sum(flags.count(1) for flags in self._mincore(pages)) * libc.PAGE_BYTES
+
+    def _mincore(self, pages: Sequence[Range]) -> Iterator[bytes]:
+        """Of pieces of the pages, a byte a page that is 1 if it is in RAM, else 0."""
+        for piece in slices(pages, _MINCORE_BYTES):
+            yield libc.mincore(self._address + piece.start, len(piece)).translate(_LOWEST_BIT)
 
 
 def _identity(address: int, proc: ProcFS) -> FileId | None:

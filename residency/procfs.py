@@ -152,6 +152,11 @@ class ProcFS:
                 run for asked in align_outward(ranges, PAGE_BYTES) for run in _present(file, asked)
             )
 
+    def pagemap_flags(self, pid: Pid, pages: Range) -> bytes:
+        """A byte for each of these whole pages: 1 if its page table holds it, else 0."""
+        with self._open(pid, "pagemap") as file:
+            return b"".join(flags for _, flags in _flags(file, pages))
+
     @contextmanager
     def _open(self, pid: Pid, name: str) -> Iterator[BufferedReader]:
         path = self.root / str(pid) / name
@@ -232,14 +237,20 @@ def _mapping(header: list[bytes], values: dict[bytes, bytes]) -> FileMapping:
 
 def _present(pagemap: BufferedReader, asked: Range) -> Iterator[Range]:
     """Runs of present pages; one buffer's worth is in memory at a time."""
+    for start, flags in _flags(pagemap, asked):
+        for first, last in _set_runs(flags):
+            yield Range(start + first * PAGE_BYTES, start + last * PAGE_BYTES)
+
+
+def _flags(pagemap: BufferedReader, asked: Range) -> Iterator[tuple[int, bytes]]:
+    """Buffers of flags, a byte a page, each with its first address."""
     for start in range(asked.start, asked.end, _READ_PAGES * PAGE_BYTES):
         n_pages = min(_READ_PAGES, (asked.end - start) // PAGE_BYTES)
         pagemap.seek(start // PAGE_BYTES * _ENTRY_BYTES)
         entries = pagemap.read(n_pages * _ENTRY_BYTES)
         if not entries:
             raise ProcessLookupError
-        for first, last in _set_runs(entries[_TOP_BYTE::_ENTRY_BYTES].translate(_PRESENT)):
-            yield Range(start + first * PAGE_BYTES, start + last * PAGE_BYTES)
+        yield start, entries[_TOP_BYTE::_ENTRY_BYTES].translate(_PRESENT)
 
 
 def _set_runs(flags: bytes) -> Iterator[tuple[int, int]]:

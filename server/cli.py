@@ -99,8 +99,9 @@ def parser() -> argparse.ArgumentParser:
     asked.add_argument("prompt", nargs="*")
     asked.add_argument("--keepalive", dest="keep_alive", help="such as 10m; -1 is for ever")
     add("stop", "unload a model", commands.stop, "model")
-    ledger = add("residency", "the ledger of what is in RAM", commands.residency)
+    ledger = add("residency", "what is in RAM, by layer for one model", commands.residency)
     ledger.add_argument("model", nargs="?")
+    ledger.add_argument("--json", action="store_true", help="all that /api/residency tells")
     return top
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from residency.ledger import Ledger
 from server.calls import LoadedModel
-from server.ledgers import Ledgers, LedgerUnavailable
+from server.ledgers import Ledgers
+from server.readings import Reading, Readings
 
 _LEDGER_GAUGES: Mapping[str, tuple[str, str]] = {
     "resident_bytes": (
@@ -40,6 +40,7 @@ class ModelCollector(Collector):
 
     def __init__(self, ledgers: Ledgers) -> None:
         self._ledgers = ledgers
+        self._readings = Readings(ledgers)
         self._models: tuple[LoadedModel, ...] = ()
         self._waiting: Mapping[str, int] = {}
 
@@ -56,13 +57,7 @@ class ModelCollector(Collector):
         yield from _serving(models, waiting)
         yield _weights(models)
         yield _modes(models)
-        yield from _residency({model.spec.name: self._sample(model) for model in models})
-
-    def _sample(self, model: LoadedModel) -> Ledger | None:
-        try:
-            return self._ledgers.sample(model)
-        except LedgerUnavailable:
-            return None
+        yield from _residency(self._readings.read(models))
 
 
 def _gauge(name: str, help: str, *labels: str) -> GaugeMetricFamily:
@@ -115,8 +110,8 @@ def _modes(models: tuple[LoadedModel, ...]) -> Metric:
     return modes
 
 
-def _residency(ledgers: Mapping[str, Ledger | None]) -> Iterable[Metric]:
-    known = {model: ledger for model, ledger in ledgers.items() if ledger is not None}
+def _residency(readings: Mapping[str, Reading]) -> Iterable[Metric]:
+    known = {model: each.ledger for model, each in readings.items() if each.ledger is not None}
     for field, (name, help) in _LEDGER_GAUGES.items():
         gauge = _gauge(name, help, "model")
         for model, ledger in known.items():
@@ -137,16 +132,28 @@ def _residency(ledgers: Mapping[str, Ledger | None]) -> Iterable[Metric]:
             huge.add_metric([model, "anonymous"], ledger.huge_anonymous_bytes)
         if ledger.major_faults is not None:
             faults.add_metric([model], ledger.major_faults)
-    yield from (huge, faults, _probes(ledgers))
+    yield from (huge, faults, _probes(readings), _ages(readings))
 
 
-def _probes(ledgers: Mapping[str, Ledger | None]) -> Metric:
+def _probes(readings: Mapping[str, Reading]) -> Metric:
     probes = _gauge(
         "corral_residency_probe_info",
         "1, with the source that corral_resident_bytes was learned from",
         "model",
         "source",
     )
-    for model, ledger in ledgers.items():
-        probes.add_metric([model, ledger.probe if ledger else "unknown"], 1)
+    for model, each in readings.items():
+        probes.add_metric([model, each.ledger.probe if each.ledger else "unknown"], 1)
     return probes
+
+
+def _ages(readings: Mapping[str, Reading]) -> Metric:
+    ages = _gauge(
+        "corral_residency_sample_age_seconds",
+        "Seconds since the model's residency was sampled; a large one is sampled beside the scrape",
+        "model",
+    )
+    for model, each in readings.items():
+        if each.ledger is not None:
+            ages.add_metric([model], each.age)
+    return ages

@@ -13,6 +13,7 @@ from typing import Any
 from manifests.manifest import LoaderOptions
 from manifests.options import ALIASES
 from server.client import Daemon, DaemonError
+from server.drawing import PLAIN, SHADED, draw
 from server.tables import distance, size, table
 
 
@@ -154,17 +155,25 @@ def stop(daemon: Daemon, args: Namespace) -> None:
 
 
 def residency(daemon: Daemon, args: Namespace) -> None:
-    if args.model:
-        ledgers = [daemon.get(f"/api/residency/{args.model}")]
-    else:
-        ledgers = daemon.get("/api/residency")["models"]
-    for ledger in ledgers:
+    """The ledgers of all loaded models, or of one with its map."""
+    told = daemon.get(f"/api/residency/{args.model}" if args.model else "/api/residency")
+    if args.json:
+        print(json.dumps(told, indent=2, ensure_ascii=False))
+        return
+    for ledger in [told] if args.model else told["models"]:
+        cells = ledger.pop("map", None)
         rows = [
             [key, size(value) if key.endswith("_bytes") else str(value)]
             for key, value in ledger.items()
             if key != "model"
         ]
         print(table([ledger["model"], ""], rows))
+        if cells is not None:
+            print("\n" + draw(cells, SHADED if _draws_shades() else PLAIN))
+
+
+def _draws_shades() -> bool:
+    return sys.stdout.isatty() and sys.stdout.encoding.lower().replace("-", "") == "utf8"
 
 
 def run(daemon: Daemon, args: Namespace) -> None:

@@ -9,12 +9,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from manifests.errors import InvalidGGUF
+from residency.class_map import Cell, class_map
 from residency.file_cache import FileProbe
 from residency.ledger import Ledger, sample
 from residency.procfs import ProcessGone
 from residency.ranges import Range
 from server.calls import LoadedModel
 from server.errors import ServingError
+from server.extents import extents, mapped_at
 
 log = logging.getLogger("corral.residency")
 
@@ -92,6 +95,21 @@ class Ledgers:
 
     def sample(self, model: LoadedModel) -> Ledger:
         """Blocks on the kernel. Raises LedgerUnavailable, also for one that is not followed."""
+        with self._probe_of(model) as probe:
+            return self._sampler(model, probe)
+
+    def class_map(self, model: LoadedModel) -> list[Cell]:
+        """Where its bytes are by layer and class; else as sample."""
+        with self._probe_of(model) as probe:
+            return class_map(model.pid, extents(model), probe, mapped_at(model))
+
+    def close(self) -> None:
+        """Waits until the files are closed, but for those that are being sampled."""
+        self.follow(())
+        self._files.shutdown()
+
+    @contextmanager
+    def _probe_of(self, model: LoadedModel) -> Iterator[FileProbe]:
         opening = self._probes.get(model.pid)
         if opening is None:
             raise _unavailable(model, "it was unloaded")
@@ -100,14 +118,9 @@ class Ledgers:
             raise _unavailable(model, probe)
         try:
             with probe.use() as opened:
-                return self._sampler(model, opened)
-        except (ProcessGone, OSError) as error:
+                yield opened
+        except (ProcessGone, InvalidGGUF, OSError) as error:
             raise _unavailable(model, str(error)) from error
-
-    def close(self) -> None:
-        """Waits until the files are closed, but for those that are being sampled."""
-        self.follow(())
-        self._files.shutdown()
 
     def _open(self, model: LoadedModel) -> _SharedProbe | str:
         try:

@@ -7,10 +7,13 @@ import errno as errnos
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.metrics import disable_created_metrics
 
+from residency.class_map import Cell
 from residency.ledger import Ledger
+from server.calls import LoadedModel
 from server.collector import ModelCollector
 from server.errors import ModelNotFound
 from server.ledgers import Ledgers
+from server.protocol import Timings
 
 # From a cached prompt on a small model to a cold load of a large one from a slow disk.
 _FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -18,6 +21,10 @@ _FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60
 _TOKEN_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2.5, 10)
 _REQUEST_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 _QUEUE_BUCKETS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+# From a warm model, which has none, to a large one that comes in page by page.
+_FAULT_BUCKETS = (0, 1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
+# From a page to the whole of a large model.
+_READ_BUCKETS = (0, *(4096 << 2 * n for n in range(13)))
 
 
 class Metrics:
@@ -57,6 +64,16 @@ class Metrics:
             "Seconds from a request's arrival until its worker got it, with the load",
             _QUEUE_BUCKETS,
         )
+        self._faults = self._histogram(
+            "corral_request_major_faults",
+            "Faults of the worker that had to read from disk while a request ran",
+            _FAULT_BUCKETS,
+        )
+        self._reads = self._histogram(
+            "corral_request_read_bytes",
+            "Bytes that the worker had read from disk while a request ran",
+            _READ_BUCKETS,
+        )
         self._prompt_tokens = self._counter(
             "corral_prompt_tokens",
             "Prompt tokens of generations that a worker accepted, and tokens that were embedded",
@@ -79,6 +96,8 @@ class Metrics:
             self._inter_token,
             self._duration,
             self._queue,
+            self._faults,
+            self._reads,
             self._prompt_tokens,
             self._generation_tokens,
             self._prefix_queries,
@@ -124,6 +143,12 @@ class Metrics:
         if status == 200:
             self._duration.labels(model).observe(seconds)
 
+    def paged(self, model: str, timings: Timings) -> None:
+        """What paging cost a request that ended with 200."""
+        self._faults.labels(model).observe(timings.major_faults)
+        if timings.read_bytes is not None:
+            self._reads.labels(model).observe(timings.read_bytes)
+
     def pin_failed(self, model: str, errno: int) -> None:
         self._pin_failures.labels(model, errnos.errorcode.get(errno, errno)).inc()
 
@@ -143,10 +168,17 @@ class Metrics:
 
         Raises ModelNotFound if it is not loaded, LedgerUnavailable.
         """
+        return self._ledgers.sample(self._loaded(name))
+
+    def class_map(self, name: str) -> list[Cell]:
+        """Where the bytes of a loaded model are, by layer and class; else as ledger."""
+        return self._ledgers.class_map(self._loaded(name))
+
+    def _loaded(self, name: str) -> LoadedModel:
         model = self._models.model(name)
         if model is None:
             raise ModelNotFound(f"{name} is not loaded")
-        return self._ledgers.sample(model)
+        return model
 
     def names(self) -> list[str]:
         """Every metric there is, as it is written in a query (histograms without suffix)."""

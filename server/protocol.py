@@ -168,6 +168,11 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     copies: list[tuple[int, int]] = []
     """Where in the worker's memory the weights lie that it copied: start and end addresses
     of whole pages, sorted and disjoint."""
+    mapped_at: list[int] = []
+    """The address of the first byte of each file, in their order, even where that byte is not
+    mapped any more; empty if nothing is mapped."""
+    unmapped: dict[str, Literal["anonymous", "device"]] = {}
+    """What memory holds each tensor that lies in no mapping of a file."""
 
 
 class LoadFailed(msgspec.Struct, frozen=True, tag=True):
@@ -246,7 +251,9 @@ class Timings(msgspec.Struct, frozen=True):
     prompt_seconds: float
     predicted_seconds: float
     major_faults: int
-    """Major faults of the worker process while the request ran (shared with other slots)."""
+    """Of the whole worker process while the request ran, so shared with other slots."""
+    read_bytes: int | None
+    """From disks, as major_faults; None where the system does not count bytes."""
 
 
 class Finished(msgspec.Struct, frozen=True, tag=True):

@@ -10,7 +10,7 @@ from server.calls import Begun, Call, EmbedCall, Ended
 from server.errors import BadRequest, ServingError
 from server.mailbox import Mailbox
 from server.metrics import Metrics
-from server.protocol import Embed, Embedded, Finished, Generate, Piece, ProtocolError
+from server.protocol import Embed, Embedded, Finished, Generate, Piece, ProtocolError, Timings
 
 log = logging.getLogger("corral.request")
 
@@ -100,11 +100,10 @@ class Request:
         else:
             self._count(finished.completion_tokens)
             self.metrics.reused(self.model, finished.cached_tokens)
-        faults = finished.timings.major_faults
         if finished.reason == "error":
             kind = BadRequest if finished.param else ServingError
             error = kind(finished.error or "the worker gave no reason", param=finished.param)
-            self.fail(error, now, faults)
+            self.fail(error, now, finished.timings)
             return
         self.mailbox.end(
             Ended(
@@ -116,12 +115,12 @@ class Request:
                 finished.cached_tokens,
             )
         )
-        self._close(200, now, faults)
+        self._close(200, now, finished.timings)
 
-    def fail(self, error: ServingError, now: float, major_faults: int | None = None) -> None:
+    def fail(self, error: ServingError, now: float, timings: Timings | None = None) -> None:
         """It ends with an error."""
         self.mailbox.end(error)
-        self._close(error.status, now, major_faults)
+        self._close(error.status, now, timings)
 
     def leave(self, now: float) -> None:
         """Nobody waits for it any more, and no worker has it."""
@@ -132,12 +131,14 @@ class Request:
         self.metrics.generated(self.model, max(0, generated - self._generated))
         self._generated = max(generated, self._generated)
 
-    def _close(self, status: int, now: float, major_faults: int | None) -> None:
+    def _close(self, status: int, now: float, timings: Timings | None) -> None:
         status = self.abandoned or status
         self.metrics.ended(self.model, self.call.endpoint, status, now - self.arrived)
+        if status == 200 and timings:
+            self.metrics.paged(self.model, timings)
         log.info(
             "id=%s model=%s endpoint=%s status=%d prompt_tokens=%d completion_tokens=%d "
-            "ttft=%s duration=%.3f queue=%s major_faults=%s",
+            "ttft=%s duration=%.3f queue=%s major_faults=%s read_bytes=%s",
             self.call.id,
             self.model,
             self.call.endpoint,
@@ -147,7 +148,8 @@ class Request:
             self._since_arrival(self._first_token),
             now - self.arrived,
             self._since_arrival(self._submitted),
-            "-" if major_faults is None else major_faults,
+            _or_dash(timings.major_faults if timings else None),
+            _or_dash(timings.read_bytes if timings else None),
         )
 
     def _since_arrival(self, at: float | None) -> str:
@@ -168,3 +170,7 @@ def _generate(call: Call) -> Generate:
 
 def _embed(call: EmbedCall) -> Embed:
     return Embed(call.id, call.inputs, call.truncate, call.dimensions)
+
+
+def _or_dash(count: int | None) -> str:
+    return "-" if count is None else str(count)

@@ -10,6 +10,7 @@ from typing import Protocol
 from starlette.requests import Request
 
 from manifests.store import Store
+from residency.class_map import Cell
 from residency.ledger import Ledger
 from server.calls import Core
 from server.catalog import Catalog
@@ -21,12 +22,16 @@ MAX_LONG_WORK = 2
 
 
 class Measures(Protocol):
-    """What the routes ask of server/metrics.py. Both block on /proc: call them in threads."""
+    """What the routes ask of server/metrics.py. All block on /proc: call them in threads."""
 
     def render(self) -> bytes: ...
 
     def ledger(self, name: str) -> Ledger:
         """Raises ModelNotFound if the model is not loaded, or another ServingError."""
+        ...
+
+    def class_map(self, name: str) -> list[Cell]:
+        """Raises as ledger."""
         ...
 
 

@@ -20,6 +20,7 @@ class Stats(msgspec.Struct, omit_defaults=True):
     eval_count: int | None = None
     eval_duration: int | None = None
     major_faults: int | None = None
+    read_bytes: int | None = None
 
 
 class Message(msgspec.Struct):
@@ -75,6 +76,7 @@ def stats(begun: Begun, ended: Ended) -> Stats:
         ended.completion_tokens,
         _ns(ended.timings.predicted_seconds),
         ended.timings.major_faults,
+        ended.timings.read_bytes,
     )
 
 

@@ -35,6 +35,7 @@ class TimingsBody(msgspec.Struct):
     predicted_per_token_ms: float
     predicted_per_second: float
     major_faults: int
+    read_bytes: int | None
 
 
 class MessageBody(msgspec.Struct):
@@ -108,6 +109,7 @@ def timings(ended: Ended) -> TimingsBody:
         _ratio(predicted_ms, ended.completion_tokens),
         _ratio(ended.completion_tokens * 1e3, predicted_ms),
         ended.timings.major_faults,
+        ended.timings.read_bytes,
     )
 
 

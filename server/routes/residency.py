@@ -1,4 +1,4 @@
-"""The ledger of what is in RAM, per loaded model."""
+"""The ledger of what is in RAM, per loaded model, and of one its map."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from manifests.names import parse_name
+from residency.class_map import Cell
 from server.calls import LoadedModel
 from server.errors import ModelNotFound, ServingError
 from server.framing import json_response
@@ -38,8 +39,16 @@ async def one_model(request: Request, name: str) -> Response:
     services, wanted = services_of(request), str(parse_name(name))
     for loaded in services.core.loaded():
         if loaded.spec.name == wanted:
-            return json_response(await _row(services, loaded))
+            cells = await asyncio.to_thread(services.measures.class_map, wanted)
+            row = await _row(services, loaded)
+            return json_response({**row, "map": [_cell(cell) for cell in cells]})
     raise ModelNotFound(f"{wanted} is not loaded")
+
+
+def _cell(cell: Cell) -> dict[str, Any]:
+    counts = dataclasses.asdict(cell)
+    del counts["place"]
+    return {"layer": cell.place.layer, "class": cell.place.kind, **counts}
 
 
 async def _row(services: Services, loaded: LoadedModel) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from residency.paging import Paging
 from server.protocol import (
     ContextGrown,
     Embed,
@@ -59,7 +60,7 @@ class _Job:
     texts: Texts
     dimensions: int | None
     started_at: float
-    faults_before: int
+    paging_before: Paging
     n_open: int
     """Texts without a vector yet."""
     n_tokens: int = 0
@@ -122,7 +123,9 @@ class Embedder:
             self._send(Rejected(message.id, refusal.message, refusal.param))
             return
         except ContextRefused as refusal:
-            timings = Timings(prompt_seconds=0.0, predicted_seconds=0.0, major_faults=0)
+            timings = Timings(
+                prompt_seconds=0.0, predicted_seconds=0.0, major_faults=0, read_bytes=None
+            )
             self._send(Finished(message.id, "error", 0, 0, timings, str(refusal)))
             return
         job = _Job(
@@ -130,7 +133,7 @@ class Embedder:
             Texts(message, reader.tokenizer, reader.limit),
             message.dimensions,
             self._meters.clock(),
-            self._meters.major_faults(),
+            self._meters.paging(),
             n_open=len(message.inputs),
         )
         self._jobs[job.id] = job
@@ -246,10 +249,12 @@ class Embedder:
         """The single end of every request that was not rejected. One that was served arms the
         pin: it has touched what a request touches."""
         self._drop_all(job)
+        paid = self._meters.paging().since(job.paging_before)
         timings = Timings(
             prompt_seconds=self._meters.clock() - job.started_at,
             predicted_seconds=0.0,
-            major_faults=self._meters.major_faults() - job.faults_before,
+            major_faults=paid.major_faults,
+            read_bytes=paid.read_bytes,
         )
         self._send(Finished(job.id, reason, job.n_tokens, 0, timings, error))
         if reason == "stop":

@@ -10,8 +10,8 @@ from pathlib import Path
 from residency.classes import UnknownClass
 from residency.libc import PAGE_BYTES
 from residency.modes import LoadPlan, UnknownMode
+from residency.paging import paging
 from residency.policy import parse_policy
-from residency.procfs import PROC
 from server.protocol import Load, Ready, ToDaemon
 from server.worker import llama
 from server.worker.dispatch import Dispatcher
@@ -72,11 +72,13 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> D
             weights=weights.bytes,
             kv_bytes=kv_bytes,
             copies=[(run.start, run.end) for run in weights.copied],
+            mapped_at=[mapping.start for mapping in model.mappings()],
+            unmapped=weights.unmapped,
         )
     )
     if pinned:
         send(pinned)
-    meters = Meters(time.perf_counter, lambda: PROC.major_faults("self"))
+    meters = Meters(time.perf_counter, paging)
     engine = None
     if context:
         backend = LlamaBackend(model, context, message.n_slots, message.prefill_slice, log)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from residency.paging import Paging
 from server.protocol import Finished, FinishReason, Piece, Timings
 from server.worker.backend import TokenSampler
 from server.worker.logprobs import LogprobQueue
@@ -20,7 +21,7 @@ class Meters:
 
     clock: Callable[[], float]
     """Seconds, monotonic."""
-    major_faults: Callable[[], int]
+    paging: Callable[[], Paging]
     """Of this process, so far."""
 
 
@@ -39,11 +40,11 @@ class Request:
     """Prompt tokens whose KV cells were there when it first started; None: it has not."""
     first_token_at: float | None = None
     started_at: float = field(init=False)
-    faults_before: int = field(init=False)
+    paging_before: Paging = field(init=False)
 
     def __post_init__(self) -> None:
         self.started_at = self.meters.clock()
-        self.faults_before = self.meters.major_faults()
+        self.paging_before = self.meters.paging()
 
     def count(self, token: int) -> None:
         """Takes note of a token that was sampled."""
@@ -70,10 +71,12 @@ class Request:
     def finished(self, reason: FinishReason, error: str | None, param: str | None) -> Finished:
         now = self.meters.clock()
         first = now if self.first_token_at is None else self.first_token_at
+        paid = self.meters.paging().since(self.paging_before)
         timings = Timings(
             prompt_seconds=first - self.started_at,
             predicted_seconds=now - first,
-            major_faults=self.meters.major_faults() - self.faults_before,
+            major_faults=paid.major_faults,
+            read_bytes=paid.read_bytes,
         )
         return Finished(
             id=self.id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from residency.classes import TensorClass, classify
 from residency.ranges import Range, align_outward
@@ -36,6 +37,8 @@ class WeightMap:
     by_class: Mapping[TensorClass, tuple[Range, ...]]
     """Of these pages, those that hold a byte of the class; neighbours share pages. A tied
     matrix is of both its classes."""
+    unmapped: dict[str, Literal["anonymous", "device"]]
+    """What memory holds each of the tensors that lie in no mapping, by name."""
     copied: tuple[Range, ...] = ()
     """Whole pages of anonymous memory that took the place of such mappings."""
 
@@ -43,7 +46,7 @@ class WeightMap:
         """All that was mapped has been copied in place."""
         backing = self.bytes
         anonymous = WeightBytes(anonymous=backing.anonymous + backing.file, device=backing.device)
-        return WeightMap(anonymous, (), (), {}, self.mapped)
+        return WeightMap(anonymous, (), (), {}, self.unmapped, self.mapped)
 
 
 def weight_map(weights: Sequence[Weight], page_bytes: int) -> WeightMap:
@@ -55,11 +58,15 @@ def weight_map(weights: Sequence[Weight], page_bytes: int) -> WeightMap:
         device=sum(w.size for w in distinct if not w.host),
     )
     sparse = sparse_names({w.name for w in distinct})
+    unmapped: dict[str, Literal["anonymous", "device"]] = {
+        w.name: "anonymous" if w.host else "device" for w in distinct if w.mapping is None
+    }
     return WeightMap(
         backing,
         _pages(on_file, page_bytes),
         _pages((w for w in on_file if w.name in sparse), page_bytes),
         _by_class(weights, page_bytes),
+        unmapped,
     )
 
 

@@ -12,6 +12,8 @@ from made_store import TEMPLATE, manifest
 
 from manifests.names import parse_name
 from manifests.store import Store
+from residency.class_map import Backing, Cell
+from residency.classes import Place, TensorClass
 from residency.file_cache import Source
 from residency.ledger import Ledger
 from server.app import build_app
@@ -21,6 +23,7 @@ from server.services import Services
 from server.settings import Settings
 from server.templates import Templates
 
+CELL = Cell(Place(0, TensorClass.ATTN), 32, dict.fromkeys(Backing, 0), 24, 16, 8)
 LEDGER = Ledger(10, 9, 8, 7, 6, None, 4, 0, 3, 2, 1, Source.MINCORE)
 
 
@@ -32,6 +35,10 @@ class FakeMeasures:
         if name != "chatty:latest":
             raise ModelNotFound(f"{name} is not loaded")
         return LEDGER
+
+    def class_map(self, name: str) -> list[Cell]:
+        self.ledger(name)
+        return [CELL]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from server.calls import Begun, Call, CallEvent, EmbedCall, Ended, LoadedModel, 
 from server.errors import ServingError
 from server.protocol import Ready, Timings, WeightBytes
 
-TIMINGS = Timings(prompt_seconds=0.5, predicted_seconds=2.0, major_faults=7)
+TIMINGS = Timings(prompt_seconds=0.5, predicted_seconds=2.0, major_faults=7, read_bytes=4096)
 ENDED = Ended("stop", 5, 3, TIMINGS, 3.0, cached_tokens=2)
 READY = Ready(0.1, 4096, 1, WeightBytes(file=1000), 234)
 

@@ -163,7 +163,7 @@ class Generation(threading.Thread):
             self.sent += 1
 
     def finish(self, reason: FinishReason, error: str | None = None) -> None:
-        timings = Timings(prompt_seconds=0.01, predicted_seconds=0.02, major_faults=7)
+        timings = Timings(0.01, 0.02, major_faults=7, read_bytes=4096)
         self.channel.send(
             Finished(self.request.id, reason, self.prompt_tokens, self.sent, timings, error)
         )
@@ -188,7 +188,7 @@ class Embedding(threading.Thread):
             self.channel.send(Embedded(self.request.id, [struct.pack("<2f", number, len(text))]))
         reason: FinishReason = "cancelled" if self.cancelled.is_set() else "stop"
         n_tokens = sum(map(len, inputs))
-        timings = Timings(prompt_seconds=0.01, predicted_seconds=0, major_faults=7)
+        timings = Timings(prompt_seconds=0.01, predicted_seconds=0, major_faults=7, read_bytes=7)
         self.channel.send(Finished(self.request.id, reason, n_tokens, 0, timings))
 
 

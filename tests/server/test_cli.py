@@ -181,9 +181,18 @@ def test_residency(
     core.models = [LoadedModel(spec, 4711, READY, 0, 0, None)]
     assert corral("residency", "chatty") == 0
     out = capsys.readouterr().out
-    rows = dict(line.split(maxsplit=1) for line in out.splitlines()[1:])
+    rows = dict(line.split(maxsplit=1) for line in out.splitlines()[1:13])
     assert rows["weight_residency"] == "eager"
     assert (rows["resident_bytes"], rows["anonymous_bytes"]) == ("7 B", "?")
+    bars = {line.split()[0]: line.split()[-1] for line in out.splitlines()[13:] if line}
+    assert bars["LAYER"] == "ATTN"
+    assert bars["0"] == "########========--------........"
+    assert corral("residency", "chatty", "--json") == 0
+    (cell,) = json.loads(capsys.readouterr().out)["map"]
+    assert (cell["layer"], cell["class"], cell["bytes"]) == (0, "attn", 32)
+    assert corral("residency", "--json") == 0
+    (row,) = json.loads(capsys.readouterr().out)["models"]
+    assert row["model"] == "chatty:latest" and "map" not in row
 
 
 def test_no_daemon_is_one_line(

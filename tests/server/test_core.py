@@ -546,7 +546,7 @@ async def test_one_log_line_tells_of_a_request_and_never_of_its_prompt(
         f"id={call.id} model=a:latest endpoint=/v1/completions status=200 "
         "prompt_tokens=3 completion_tokens=2 ttft=0."
     )
-    assert "major_faults=7" in line and "secret" not in caplog.text
+    assert "major_faults=7 read_bytes=4096" in line and "secret" not in caplog.text
 
 
 async def test_a_fault_of_the_daemon_ends_the_request_too(

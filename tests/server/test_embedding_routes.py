@@ -19,7 +19,7 @@ from server.protocol import Timings
 VECTORS = [(0.6, -0.8), (1.0, 0.0), (0.28125, 0.96)]
 PACKED = tuple(struct.pack("<2f", *vector) for vector in VECTORS)
 BEGUN = Begun(7, 0.25)
-ENDED = Ended("stop", 7, 0, Timings(0.5, 0, 0), 3.0)
+ENDED = Ended("stop", 7, 0, Timings(0.5, 0, 0, 0), 3.0)
 
 
 @pytest.fixture(autouse=True)
@@ -175,7 +175,7 @@ async def test_errors_have_their_status(
 async def test_a_call_that_a_shutdown_ends_has_no_answer(
     client: httpx.AsyncClient, core: FakeCore
 ) -> None:
-    core.script = [Vectors(PACKED[:1]), BEGUN, Ended("cancelled", 7, 0, Timings(0.5, 0, 0), 3.0)]
+    core.script = [Vectors(PACKED[:1]), BEGUN, Ended("cancelled", 7, 0, Timings(0.5, 0, 0, 0), 3.0)]
     answer = await openai(client, input=["a", "b"])
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "ended_early")
 

@@ -12,7 +12,7 @@ from server.mailbox import Mailbox
 from server.protocol import Likelihood, Timings, TokenLogprobs
 
 BEGUN = Begun(3, 0)
-ENDED = Ended("stop", 3, 2, Timings(0, 0, 0), 1)
+ENDED = Ended("stop", 3, 2, Timings(0, 0, 0, 0), 1)
 
 
 async def everything(mailbox: Mailbox) -> list[CallEvent]:

@@ -38,6 +38,7 @@ async def test_generate_streams_by_default(client: httpx.AsyncClient, core: Fake
     assert last["prompt_eval_duration"] == 500_000_000
     assert last["eval_count"] == 3
     assert last["eval_duration"] == 2_000_000_000
+    assert (last["major_faults"], last["read_bytes"]) == (7, 4096)
     assert core.calls[0].prompt == "<user>Hi<assistant>"
     assert core.calls[0].spec.keep_alive == 600
 
@@ -186,12 +187,22 @@ async def test_ps_tells_what_is_loaded_and_in_ram(
     assert (loading["status"], loading["resident"], loading["details"]) == ("loading", None, None)
 
 
-async def test_residency_is_the_ledger(
+async def test_residency_is_the_ledger_and_of_one_model_the_map_too(
     client: httpx.AsyncClient, core: FakeCore, services: Services
 ) -> None:
     spec = (await services.catalog.model("chatty")).spec()
     core.models = [LoadedModel(spec, 4711, READY, 0, 0, None)]
     one = (await client.get("/api/residency/chatty")).json()
+    (cell,) = one.pop("map")
+    assert cell == {
+        "layer": 0,
+        "class": "attn",
+        "bytes": 32,
+        "backing": {"file": 0, "anonymous": 0, "device": 0},
+        "resident_bytes": 24,
+        "touched_bytes": 16,
+        "locked_bytes": 8,
+    }
     assert one["model"] == "chatty:latest"
     assert (one["resident_bytes"], one["anonymous_bytes"], one["probe"]) == (7, None, "mincore")
     assert (await client.get("/api/residency")).json() == {"models": [one]}

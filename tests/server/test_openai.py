@@ -55,7 +55,7 @@ async def test_chat_answers_whole(client: httpx.AsyncClient, core: FakeCore) -> 
     assert (body["timings"]["cache_n"], body["timings"]["prompt_n"]) == (2, 3)
     assert body["timings"]["prompt_per_second"] == 6
     assert body["timings"]["predicted_ms"] == 2000
-    assert body["timings"]["major_faults"] == 7
+    assert (body["timings"]["major_faults"], body["timings"]["read_bytes"]) == (7, 4096)
     (call,) = core.calls
     assert call.prompt == "<user>Hi<assistant>"
     assert call.max_tokens == -1
@@ -68,6 +68,7 @@ async def test_chat_streams(client: httpx.AsyncClient) -> None:
     assert answer.headers["content-type"].startswith("text/event-stream")
     *chunks, usage, done = events(answer.text)
     assert done == "[DONE]"
+    assert chunks[-1]["timings"]["read_bytes"] == usage["timings"]["read_bytes"] == 4096
     assert [chunk["choices"][0]["delta"] for chunk in chunks] == [
         {"role": "assistant", "content": ""},
         {"content": "Hel"},

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from residency.modes import Mode
+from residency.paging import Paging
 from residency.policy import Policy
 from server.protocol import (
     Finished,
@@ -133,7 +134,8 @@ class World:
         self.model = model or CellModel()
         self.sent: list[ToDaemon] = []
         pin = Pinning(weight_map([], 4096), Policy(Mode.EAGER))
-        self.engine = Engine(self.model, self.sent.append, pin, Meters(lambda: 0.0, lambda: 0))
+        meters = Meters(lambda: 0.0, lambda: Paging(0, 0))
+        self.engine = Engine(self.model, self.sent.append, pin, meters)
 
     def generate(self, request_id: str, prompt: list[int], n: int) -> None:
         self.engine.on_generate(Generate(request_id, prompt, Sampling(), n))

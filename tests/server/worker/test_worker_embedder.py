@@ -10,6 +10,7 @@ import pytest
 
 from residency.libc import PAGE_BYTES
 from residency.modes import Mode
+from residency.paging import Paging
 from residency.policy import Policy
 from server.protocol import Embed, Embedded, Finished, Rejected, ToDaemon
 from server.worker.embedding import Embedder
@@ -89,7 +90,7 @@ class Bench:
         self.reader = reader
         self.sent: list[ToDaemon] = []
         self.pin = unpinned(Mode.LAZY_THEN_PIN_RESIDENT if armed else Mode.LAZY)
-        meters = Meters(lambda: 0.0, lambda: 0)
+        meters = Meters(lambda: 0.0, lambda: Paging(0, 0))
         self.embedder = Embedder(lambda: reader, self.sent.append, self.pin, meters)
 
     def ask(self, id: str, *inputs: str | list[int], **more: object) -> None:
@@ -261,7 +262,7 @@ def test_a_context_that_does_not_open_fails_the_request_and_is_tried_again() -> 
         return reader
 
     pin = unpinned(Mode.LAZY)
-    embedder = Embedder(open_reader, sent.append, pin, Meters(lambda: 0.0, lambda: 0))
+    embedder = Embedder(open_reader, sent.append, pin, Meters(lambda: 0.0, lambda: Paging(0, 0)))
     embedder.on_embed(Embed("a", ["aa"]))
     (end,) = sent
     assert isinstance(end, Finished)

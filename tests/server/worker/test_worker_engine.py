@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from residency.modes import Mode
+from residency.paging import Paging
 from residency.pin import working_set
 from residency.policy import Policy, parse_policy
 from residency.procfs import ProcFS
@@ -125,7 +126,7 @@ class ScriptedModel:
 
 MEMORY = mmap.mmap(-1, 4 * mmap.PAGESIZE)
 ADDRESS = ctypes.addressof(ctypes.c_char.from_buffer(MEMORY))
-WEIGHTS = WeightMap(WeightBytes(file=8), (Range(ADDRESS, ADDRESS + len(MEMORY)),), (), {})
+WEIGHTS = WeightMap(WeightBytes(file=8), (Range(ADDRESS, ADDRESS + len(MEMORY)),), (), {}, {})
 
 
 class ScriptedPin:
@@ -155,10 +156,11 @@ class World:
     now: int = 0
     repin_requests: int = 0
     became_busy: int = 0
+    paging: Paging = field(default_factory=lambda: Paging(7, 7))
 
     def __post_init__(self) -> None:
         self.pinning = first_request_pins(self._start_pin, self.repin_requests)
-        meters = Meters(self._tick, lambda: 7)
+        meters = Meters(self._tick, lambda: self.paging)
         self.engine = Engine(self.model, self.sent.append, self.pinning, meters, self._on_busy)
 
     def generate(self, request_id: str, prompt: str = "abc", max_tokens: int = -1) -> None:
@@ -498,4 +500,14 @@ def test_timings_are_of_the_request() -> None:
     (end,) = [m for m in world.sent if isinstance(m, Finished)]
     # The clock moves by one at each look: start, first token, end.
     assert (end.timings.prompt_seconds, end.timings.predicted_seconds) == (1, 1)
-    assert end.timings.major_faults == 0
+    assert (end.timings.major_faults, end.timings.read_bytes) == (0, 0)
+
+
+def test_a_request_is_told_what_was_paged_in_while_it_ran() -> None:
+    world = World()
+    world.paging = Paging(7, 4096)
+    world.generate("r", max_tokens=2)
+    world.paging = Paging(10, 12288)
+    world.run()
+    (end,) = [m for m in world.sent if isinstance(m, Finished)]
+    assert (end.timings.major_faults, end.timings.read_bytes) == (3, 8192)

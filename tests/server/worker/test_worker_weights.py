@@ -24,6 +24,11 @@ def test_weights_count_once_and_by_what_backs_them() -> None:
     ]
     found = weight_map(weights, 0x1000)
     assert found.bytes == WeightBytes(file=140, anonymous=30, device=80)
+    assert found.unmapped == {
+        "repacked": "anonymous",
+        "on the GPU": "device",
+        "on the GPU too": "device",
+    }
     assert found.mapped == (Range(0x1000, 0x2000), Range(0x9000, 0xB000))
 
 
