@@ -95,7 +95,7 @@ def test_show(corral: Corral, capsys: pytest.CaptureFixture[str]) -> None:
     assert "weight_residency   eager   default" in out
     assert "llama.context_length" in out
     assert corral("show", "chatty", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["capabilities"] == ["completion"]
+    assert json.loads(capsys.readouterr().out)["capabilities"] == ["completion", "embedding"]
 
 
 def test_edit_sorts_keys_into_sections(

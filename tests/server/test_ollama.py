@@ -161,7 +161,7 @@ async def test_show_tells_options_with_their_source(client: httpx.AsyncClient) -
     assert shown["model_info"]["llama.context_length"] == 8192
     assert shown["model_info"]["llama.rope.freq_base"] == 10000.0
     assert shown["model_info"]["general.parameter_count"] == 135_000_000
-    assert shown["capabilities"] == ["completion"]
+    assert shown["capabilities"] == ["completion", "embedding"]
     assert shown["template"].startswith("{% for m in messages %}")
     assert (await client.post("/api/show", json={"name": "nobody"})).status_code == 404
 

@@ -61,7 +61,7 @@ def test_company_moves_llama_cpps_own_logits_by_little(tolerance: float) -> None
 
 def asked(i: int) -> Generate:
     """They end at different times, and others go on in their cells."""
-    return request(str(i), OPENINGS[i], max_tokens=8 + 3 * i % 17, ignore_eos=True, logprobs=20)
+    return request(str(i), OPENINGS[i], max_tokens=16 + 3 * i % 17, ignore_eos=True, logprobs=20)
 
 
 def together(worker: WorkerProcess, requests: list[Generate]) -> tuple[list[Answer], int]:
