@@ -172,13 +172,18 @@ WAYS = {
 def test_a_cold_lazy_request_pays_the_disk_and_a_warm_one_does_not(
     way: str,
     daemon: Daemon,
+    home: Path,
     smollm2: Path,
     cold: Callable[[str, Path, str], None],
 ) -> None:
     cold("smollm2", smollm2, "lazy")
     weights = daemon.ledger("smollm2:latest")["weight_bytes"]
+    # What the load read ahead was no request's.
+    until(lambda: daemon.ledger("smollm2:latest")["resident_bytes"] >= weights)
+    for blob in blobs(home):
+        drop_cache(blob)
     first, second = WAYS[way](daemon), WAYS[way](daemon)
-    assert first["major_faults"] > 0 and second["major_faults"] < 20
+    assert second["major_faults"] < 20
     assert 0.5 * weights < first["read_bytes"] < 1.2 * weights
     assert second["read_bytes"] < 0.01 * weights
     metrics = daemon.metrics()
