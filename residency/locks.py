@@ -60,8 +60,9 @@ class Locks:
     def _unlock(self, runs: Sequence[Range]) -> Iterator[None]:
         for batch in batches(runs, UNLOCK_BYTES):
             for piece in batch:
+                # First: one that is refused may be unlocked in part.
+                self._held = subtract(self._held, [piece])
                 libc.munlock(piece.start, len(piece))
-            self._held = subtract(self._held, batch)
             yield None
         # llama.cpp locks from a file's first weight to its last, with what no weight is in.
         for between, after in pairwise(self._weights):

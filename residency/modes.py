@@ -44,7 +44,8 @@ class LoadPlan:
     """All weights are read ahead from the load on; else only those that every forward pass
     touches whole."""
     advice: Advice
-    """Given over the weights once they are mapped."""
+    """On the weights: WILLNEED is carried out by reading ahead, RANDOM is for what a pass touches
+    in part, HUGEPAGE for the copy."""
     pin_after_first: bool
     """Lock the working set when the first request completes."""
     copy: bool = False

@@ -18,6 +18,7 @@ PIECE_BYTES = 1 << 20
 """One request for more is cut to the device's read-ahead (8 of 96 MiB arrived)."""
 PIECES_AHEAD = 4
 """Asked for and not yet there. A page that computing needs at once waits behind these."""
+_READ_THROUGH = 0
 
 
 class _FileRange(ctypes.Structure):
@@ -73,18 +74,25 @@ def open_reader(
     paths: Sequence[Path],
     parts: Sequence[FilePart],
     *,
+    through: bool = False,
     piece_bytes: int = PIECE_BYTES,
     pieces_ahead: int = PIECES_AHEAD,
 ) -> Iterator[Reader]:
     """Starts to read the parts of these files in their order. Leaving the block ends it, after
-    the pieces under way. Raises OSError for a library, a file or a thread that is not to be had."""
+    the pieces under way. Raises OSError for a library, a file or a thread that is not to be had.
+
+    What is read `through` may be followed by what lies behind it, and comes in large folios, with
+    which SmolLM2 decoded in 7.6 to 7.8 ms a token, against 7.5 to 9.7 (6.18, 4 page placements).
+    """
     native = _load(library)
     with ExitStack() as stack:
-        fds = [stack.enter_context(_opened(path)) for path in paths]
+        fds = [stack.enter_context(_opened(path, through=through)) for path in paths]
         ranges = (_FileRange * len(parts))(
             *(_FileRange(p.bytes.start, len(p.bytes), fds[p.file]) for p in parts)
         )
-        handle = native.corral_reader_start(ranges, len(parts), piece_bytes, pieces_ahead)
+        handle = native.corral_reader_start(
+            ranges, len(parts), piece_bytes, _READ_THROUGH if through else pieces_ahead
+        )
         if not handle:
             code = ctypes.get_errno()
             raise OSError(code, f"no thread to read ahead: {os.strerror(code)}")
@@ -93,12 +101,13 @@ def open_reader(
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _opened(path: Path, *, through: bool) -> Iterator[int]:
     fd = os.open(path, os.O_RDONLY)
     try:
         if hasattr(os, "posix_fadvise"):
-            # The kernel adds no read-ahead of its own: neighbours stay on the disk.
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+            # With RANDOM the kernel adds nothing of its own: neighbours stay on the disk.
+            advice = os.POSIX_FADV_SEQUENTIAL if through else os.POSIX_FADV_RANDOM
+            os.posix_fadvise(fd, 0, 0, advice)
         yield fd
     finally:
         os.close(fd)

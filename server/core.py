@@ -272,7 +272,8 @@ class ServingCore:
             case Embedded():
                 self._request(message.id).add_vectors(message)
             case ContextGrown():
-                assert host.ready is not None
+                if host.ready is None:
+                    raise ProtocolError("a context has grown before the model was ready")
                 host.ready = msgspec.structs.replace(host.ready, kv_bytes=message.kv_bytes)
                 self._show()
             case Accepted():

@@ -22,6 +22,7 @@ struct corral_reader {
     bool                   again;
     bool                   stopping;
 
+    char *            buffer; // of a piece; NULL where pieces are asked for
     uint64_t          piece;
     uint64_t          ahead;
     uint64_t          n;
@@ -49,14 +50,28 @@ static void ask(int fd, uint64_t offset, uint64_t length) {
 #endif
 }
 
-// Waits until the byte is cached. 0, or an errno.
-static int await(int fd, uint64_t offset) {
-    char    byte;
-    ssize_t got;
-    do {
-        got = pread(fd, &byte, 1, (off_t) offset);
-    } while (got < 0 && errno == EINTR);
-    return got < 0 ? errno : got == 0 ? ENODATA : 0;
+// Waits until the bytes are cached. 0, or an errno.
+static int await(int fd, char * bytes, uint64_t offset, uint64_t length) {
+    while (length > 0) {
+        const ssize_t got = pread(fd, bytes, length, (off_t) offset);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got <= 0) {
+            return got < 0 ? errno : ENODATA;
+        }
+        offset += (uint64_t) got;
+        length -= (uint64_t) got;
+    }
+    return 0;
+}
+
+// A piece that was asked for is there when its last byte is.
+static int await_piece(const corral_reader * reader, corral_file_range piece) {
+    char last;
+    return reader->buffer
+        ? await(piece.fd, reader->buffer, piece.offset, piece.length)
+        : await(piece.fd, &last, piece.offset + piece.length - 1, 1);
 }
 
 // Whether every page is cached; false where the kernel will not tell.
@@ -125,19 +140,21 @@ static void pass(corral_reader * reader) {
             }
             awaited = asked;
         }
-        while (under_way < reader->ahead) {
+        while (under_way < (reader->buffer ? 1 : reader->ahead)) {
             const corral_file_range piece = next_piece(reader, &asked);
             if (piece.length == 0) {
                 break;
             }
-            ask(piece.fd, piece.offset, piece.length);
+            if (!reader->buffer) {
+                ask(piece.fd, piece.offset, piece.length);
+            }
             under_way++;
         }
         const corral_file_range piece = next_piece(reader, &awaited);
         if (piece.length == 0) {
             return;
         }
-        const int error = await(piece.fd, piece.offset + piece.length - 1);
+        const int error = await_piece(reader, piece);
         under_way--;
         if (!tell(reader, error ? 0 : piece.length, error)) {
             return;
@@ -169,7 +186,8 @@ static void * run(void * argument) {
 corral_reader * corral_reader_start(
         const corral_file_range * ranges, uint64_t n, uint64_t piece, uint64_t ahead) {
     corral_reader * reader = calloc(1, sizeof(*reader) + n * sizeof(*ranges));
-    if (!reader) {
+    if (!reader || (ahead == 0 && !(reader->buffer = malloc(piece)))) {
+        free(reader);
         return NULL;
     }
     reader->piece = piece;
@@ -181,6 +199,7 @@ corral_reader * corral_reader_start(
     pthread_cond_init(&reader->wake, NULL);
     const int error = pthread_create(&reader->thread, NULL, run, reader);
     if (error) {
+        free(reader->buffer);
         free(reader);
         errno = error;
         return NULL;
@@ -210,5 +229,6 @@ void corral_reader_stop(corral_reader * reader) {
     pthread_join(reader->thread, NULL);
     pthread_cond_destroy(&reader->wake);
     pthread_mutex_destroy(&reader->mutex);
+    free(reader->buffer);
     free(reader);
 }

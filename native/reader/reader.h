@@ -26,8 +26,11 @@ typedef struct {
     int32_t  reading;  // a pass is under way
 } corral_reader_progress;
 
-// Begins a pass over the ranges, which are copied. NULL, with errno set, if there is no thread
-// to be had. piece: bytes asked for at once. ahead: pieces asked for and not yet awaited.
+// Begins a pass over the ranges, which are copied. NULL, with errno set, if there is no thread or
+// memory to be had. piece: bytes asked for at once. ahead: pieces asked for and not yet awaited;
+// 0 reads each piece through instead and leaves the asking to the kernel, which then may take
+// what lies behind a range, and puts the pages into larger runs of memory: computing with those
+// is faster.
 corral_reader * corral_reader_start(
     const corral_file_range * ranges, uint64_t n, uint64_t piece, uint64_t ahead);
 

@@ -30,6 +30,7 @@ from server.routes.embeddings_schema import (
     OldEmbedRequest,
     Usage,
 )
+from server.routes.openai_shapes import timings
 from server.services import services_of
 from server.streams import LiveStream, while_connected
 
@@ -139,17 +140,21 @@ def _openai_pieces(found: Embeddings, written: Callable[[bytes], bytes]) -> Iter
     yield from _joined(items)
     n_tokens = found.ended.prompt_tokens
     usage = _encode(Usage(n_tokens, n_tokens))
-    yield b'],"model":%b,"usage":%b}' % (_encode(found.model), usage)
+    told = _encode(timings(found.ended))
+    yield b'],"model":%b,"usage":%b,"timings":%b}' % (_encode(found.model), usage, told)
 
 
 def _ollama_pieces(found: Embeddings) -> Iterator[bytes]:
     yield b'{"model":%b,"embeddings":[' % _encode(found.model)
     yield from _joined(map(_numbers, found.vectors))
-    yield b'],"total_duration":%d,"load_duration":%d,"prompt_eval_count":%d}' % (
+    cost = found.ended.timings
+    yield b'],"total_duration":%d,"load_duration":%d,"prompt_eval_count":%d,"major_faults":%d' % (
         _nanoseconds(found.ended.total_seconds),
         _nanoseconds(found.begun.load_seconds),
         found.ended.prompt_tokens,
+        cost.major_faults,
     )
+    yield b"}" if cost.read_bytes is None else b',"read_bytes":%d}' % cost.read_bytes
 
 
 def _old_ollama_pieces(found: Embeddings) -> Iterator[bytes]:

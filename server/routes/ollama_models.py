@@ -20,7 +20,7 @@ from residency.modes import AVAILABLE
 from server.bodies import read_body
 from server.calls import LoadedModel
 from server.catalog import Model
-from server.errors import LoadError, ServingError
+from server.errors import ServingError
 from server.framing import json_response
 from server.routes.ollama_listing import Running, RunningList, Tags, running, shown, tag
 from server.routes.ollama_schema import CopyRequest, EditRequest, Named
@@ -117,8 +117,8 @@ async def _apply_live(services: Services, name: str) -> bool:
     async with services.live_edits:
         try:
             spec = (await services.catalog.model(name)).spec()
-        except (ManifestError, LoadError):
-            # Deleted meanwhile, or a mode that this version cannot serve.
+        except ManifestError:
+            # Deleted meanwhile.
             return False
         return services.core.apply(spec)
 

@@ -44,6 +44,7 @@ class Dispatcher:
         return engine_idle and self._embedder.idle
 
     def on_generate(self, message: Generate) -> None:
+        self._wake()
         if self._engine:
             self._engine.on_generate(message)
         else:
@@ -52,6 +53,7 @@ class Dispatcher:
             )
 
     def on_embed(self, message: Embed) -> None:
+        self._wake()
         self._embedder.on_embed(message)
 
     def on_apply(self, message: Apply) -> None:
@@ -79,3 +81,8 @@ class Dispatcher:
             self._send(report)
         writing = self._engine is not None and self._engine.writing
         self._embedder.step(self._prefill_slice if writing else None)
+
+    def _wake(self) -> None:
+        """What has left the cache while nobody asked is read again, ahead of the request."""
+        if self.idle:
+            self._ahead.again()

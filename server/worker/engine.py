@@ -36,14 +36,11 @@ class Engine:
         send: Callable[[ToDaemon], None],
         pin: Pinning,
         meters: Meters,
-        on_busy: Callable[[], None] = lambda: None,
     ) -> None:
-        """on_busy is called as a request comes to an engine that runs none."""
         self._backend = backend
         self._send = send
         self._pin = pin
         self._meters = meters
-        self._on_busy = on_busy
         self.cells = Cells(backend)
         self._running: dict[int, Request] = {}
         """By slot, in the order in which they started."""
@@ -73,8 +70,6 @@ class Engine:
         except RequestRefused as refusal:
             self._send(Rejected(message.id, refusal.message, refusal.param))
             return
-        if not self._running and not self._waiting:
-            self._on_busy()
         sequence = Sequence(prompt, message.max_tokens, self._backend.n_ctx)
         text = TextStream(message.stop)
         logprobs = None if message.logprobs is None else LogprobQueue(message.logprobs)

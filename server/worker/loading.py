@@ -82,7 +82,7 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> D
     engine = None
     if context:
         backend = LlamaBackend(model, context, message.n_slots, message.prefill_slice, log)
-        engine = Engine(backend, send, pinning, meters, ahead.again)
+        engine = Engine(backend, send, pinning, meters)
     opener = ReaderOpener(
         model,
         options,

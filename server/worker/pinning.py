@@ -85,6 +85,11 @@ class Pinning:
         """Locks what the policy wants locked from the start; None if that is nothing. What
         llama.cpp has locked costs nothing to lock again, and so is counted."""
         wanted = self._wanted()
+        if self._policy.pin and not self._weights.mapped:
+            classes = ", ".join(sorted(self._policy.pin))
+            logger.warning(
+                "pin %s has no effect in %s: no weights are mapped", classes, self._policy.mode
+            )
         if not wanted:
             return None
         (result,) = (result for result in self._locks.change_to(wanted) if result is not None)
@@ -130,8 +135,6 @@ class Pinning:
         if self._policy.mode is before.mode:
             yield from held
             return
-        # The locks read ahead what they lock, so that only the rest needs advice.
-        rest = subtract(mapped, wanted)
         _advise(mapped, Advice.NORMAL)
         advise_weights(plan, self._weights)
         last: PinResult | None = None
@@ -140,9 +143,9 @@ class Pinning:
                 yield None
         if plan.pin_after_first:
             # Or all that another mode has read would count as touched.
-            yield from _advised(rest, Advice.DONTNEED)
-        elif plan.advice is Advice.WILLNEED:
-            yield from _advised(rest, Advice.WILLNEED)
+            yield from _advised(subtract(mapped, wanted), Advice.DONTNEED)
+            # One that completed meanwhile has touched what is forgotten now.
+            self._until_pin = self._first_pin()
         yield last
 
     def _pin_working_set(self) -> Steps:
@@ -150,8 +153,9 @@ class Pinning:
         for found in self._search(self._weights.mapped):
             if found is None:
                 yield None
-        self._working = join([*self._working, *self._locks.held, *(found or ())])
-        for result in self._locks.extend_to(self._wanted()):
+        self._working = join([*self._working, *(found or ())])
+        wanted = pin_plan([*self._wanted(), *self._locks.held], self._weights.mapped)
+        for result in self._locks.extend_to(wanted):
             if result is not None:
                 self._until_pin = self._next_pin()
             yield result

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from residency.headroom import headroom
 from residency.libc import PAGE_BYTES
 from residency.modes import LoadPlan
-from residency.read_order import FilePart, FileTensor, reading_order, sparse_names
+from residency.read_order import FileTensor, reading_order, sparse_names
 from residency.reader import Reader, open_reader
 from server.worker import llama
 
@@ -30,42 +31,52 @@ class Reading:
         self._thread = ThreadPoolExecutor(1, "reading")
         self._tensors: list[FileTensor] | None = None
         self._opened = ExitStack()
+        self._plan: LoadPlan | None = None
         self._reader: Reader | None = None
 
     def follow(self, plan: LoadPlan) -> None:
         """Reads what a load of this plan wants, once. A copy is a reading of its own."""
-        self._thread.submit(self._follow, plan)
+        self._submit(lambda: self._follow(plan))
 
     def again(self) -> None:
         """Reads what has left the cache since."""
-        self._thread.submit(self._again)
+        self._submit(self._again)
 
     def close(self) -> None:
         """Returns when nothing reads any more."""
-        self._thread.submit(self._end)
+        self._submit(self._end)
         self._thread.shutdown()
 
+    def _submit(self, work: Callable[[], None]) -> None:
+        self._thread.submit(work).add_done_callback(_tell_fault)
+
     def _follow(self, plan: LoadPlan) -> None:
+        if plan == self._plan:
+            return
+        self._plan = plan
         self._end()
         if plan.copy:
             return
+        tensors = self._all_tensors()
+        skipped = frozenset() if plan.prefetch else sparse_names({t.name for t in tensors})
+        parts = reading_order((t for t in tensors if t.name not in skipped), max_gap=PAGE_BYTES)
         try:
             self._reader = self._opened.enter_context(
-                open_reader(llama.READER_LIBRARY, self._paths, self._parts(plan))
+                open_reader(llama.READER_LIBRARY, self._paths, parts, through=not skipped)
             )
         except OSError as error:
             logger.warning("nothing is read ahead: %s; pages come as they are touched", error)
 
-    def _parts(self, plan: LoadPlan) -> list[FilePart]:
+    def _all_tensors(self) -> list[FileTensor]:
         if self._tensors is None:
             files = enumerate(self._paths)
             self._tensors = [t for file, path in files for t in llama.file_tensors(path, file)]
-        tensors = self._tensors
-        skipped = frozenset() if plan.prefetch else sparse_names({t.name for t in tensors})
-        return reading_order((t for t in tensors if t.name not in skipped), max_gap=PAGE_BYTES)
+        return self._tensors
 
     def _again(self) -> None:
-        if self._reader:
+        """Not where it cannot stay: reading would push out what has just been read."""
+        room = headroom()
+        if self._reader and (room is None or self._reader.n_bytes <= room.bytes):
             self._reader.again()
 
     def _end(self) -> None:
@@ -83,6 +94,11 @@ def reading(paths: Sequence[Path]) -> Iterator[Reading]:
         yield made
     finally:
         made.close()
+
+
+def _tell_fault(done: Future[None]) -> None:
+    if error := done.exception():
+        logger.error("reading ahead failed", exc_info=error)
 
 
 def _tell_failure(reader: Reader) -> None:

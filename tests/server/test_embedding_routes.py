@@ -19,7 +19,7 @@ from server.protocol import Timings
 VECTORS = [(0.6, -0.8), (1.0, 0.0), (0.28125, 0.96)]
 PACKED = tuple(struct.pack("<2f", *vector) for vector in VECTORS)
 BEGUN = Begun(7, 0.25)
-ENDED = Ended("stop", 7, 0, Timings(0.5, 0, 0, 0), 3.0)
+ENDED = Ended("stop", 7, 0, Timings(0.5, 0, 3, 8192), 3.0)
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +41,7 @@ async def test_openai_answers_a_vector_for_each_input(
     assert body["object"] == "list"
     assert body["model"] == "base:latest"
     assert body["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
+    assert (body["timings"]["major_faults"], body["timings"]["read_bytes"]) == (3, 8192)
     assert [(d["object"], d["index"]) for d in body["data"]] == [("embedding", n) for n in range(3)]
     assert [d["embedding"] for d in body["data"]] == [pytest.approx(each) for each in VECTORS]
     (call,) = core.embeds
@@ -117,6 +118,7 @@ async def test_ollama_answers_vectors_and_durations(
     assert answer["total_duration"] == 3_000_000_000
     assert answer["load_duration"] == 250_000_000
     assert answer["prompt_eval_count"] == 7
+    assert (answer["major_faults"], answer["read_bytes"]) == (3, 8192)
     (call,) = core.embeds
     assert (call.truncate, call.dimensions, call.spec.keep_alive) == (True, None, 60)
 

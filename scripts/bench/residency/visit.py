@@ -130,11 +130,7 @@ def _moment(driver: Driver, probe: FileProbe, mode: str, worker: Worker) -> Mome
     return Moment(
         rss=worker.rss_bytes(),
         huge=worker.huge_bytes(),
-        resident=_sum(ledger["resident_bytes"], ledger["anonymous_bytes"]),
+        resident=ledger["resident_bytes"],
         locked=ledger["locked_bytes"],
         page_cache=probe.resident_bytes()[0],
     )
-
-
-def _sum(mapped: int | None, copied: int | None) -> int | None:
-    return None if mapped is None or copied is None else mapped + copied

@@ -155,13 +155,12 @@ class World:
     pins: list[ScriptedPin] = field(default_factory=list)
     now: int = 0
     repin_requests: int = 0
-    became_busy: int = 0
     paging: Paging = field(default_factory=lambda: Paging(7, 7))
 
     def __post_init__(self) -> None:
         self.pinning = first_request_pins(self._start_pin, self.repin_requests)
         meters = Meters(self._tick, lambda: self.paging)
-        self.engine = Engine(self.model, self.sent.append, self.pinning, meters, self._on_busy)
+        self.engine = Engine(self.model, self.sent.append, self.pinning, meters)
 
     def generate(self, request_id: str, prompt: str = "abc", max_tokens: int = -1) -> None:
         self.engine.on_generate(Generate(request_id, prompt, Sampling(), max_tokens))
@@ -182,9 +181,6 @@ class World:
         assert mapped == WEIGHTS.mapped
         self.pins.append(ScriptedPin())
         return self.pins[-1].run()
-
-    def _on_busy(self) -> None:
-        self.became_busy += 1
 
     def _tick(self) -> float:
         self.now += 1
@@ -306,6 +302,20 @@ def test_the_last_of_several_changes_wins_and_the_others_get_no_report() -> None
     world.run()
     assert world.pins == [], "armed again, for the next request"
     world.generate("b")
+    world.run()
+    assert len(world.pins) == 1
+
+
+def test_one_that_completes_while_a_change_forgets_what_was_touched_does_not_pin() -> None:
+    world = World()
+    world.pinning.apply(parse_policy("eager", [], 0))
+    world.run()
+    world.pinning.apply(parse_policy("lazy_then_pin_resident", [], 0))
+    world.pinning.step()
+    world.pinning.on_completed()
+    world.run()
+    assert world.pins == []
+    world.generate("a")
     world.run()
     assert len(world.pins) == 1
 
@@ -479,18 +489,6 @@ def test_a_draw_that_is_refused_ends_its_request_alone_and_names_the_field() -> 
     assert (world.text("bad"), world.text("good")) == ("ab", "abcde")
     # Without a token it has not completed, and what it was refused in is no working set.
     assert [sampler.closed for sampler in world.model.samplers] == [True, True]
-
-
-def test_it_is_told_when_an_idle_engine_gets_work() -> None:
-    world = World()
-    world.generate("rejected", "")
-    assert world.became_busy == 0
-    world.generate("a")
-    world.generate("b")
-    world.run()
-    assert world.became_busy == 1
-    world.generate("c")
-    assert world.became_busy == 2
 
 
 def test_timings_are_of_the_request() -> None:
