@@ -11,15 +11,20 @@ from pathlib import Path
 
 from residency.libc import PAGE_BYTES
 from residency.modes import LoadPlan
+from residency.pin import MAX_GAP_BYTES
+from residency.ranges import Range
 from residency.read_order import FilePart, FileTensor, reading_order, sparse_names
 from residency.reader import Reader, open_reader
+from residency.working_set import replay_order, runs_within
+from server.protocol import FileRuns
 from server.worker import llama
 
 logger = logging.getLogger("worker.reading")
 
 
 class Reading:
-    """All weights in the modes that prefetch, in the others those that every pass touches whole.
+    """All weights in the modes that prefetch, in the others those that every pass touches whole,
+    and behind them once the working set that was kept.
 
     Each call returns at once: headers are parsed and readers started and ended on a thread of
     its own, beside the load. The reading is done by the native thread.
@@ -31,13 +36,20 @@ class Reading:
         self._tensors: list[FileTensor] | None = None
         self._opened = ExitStack()
         self._reader: Reader | None = None
+        self._plan: LoadPlan | None = None
+        self._replayed: Sequence[Sequence[Range]] = ()
 
     def follow(self, plan: LoadPlan) -> None:
         """Reads what a load of this plan wants, once. A copy is a reading of its own."""
         self._thread.submit(self._follow, plan)
 
+    def replay(self, files: FileRuns) -> None:
+        """Reads these runs too, in the modes that leave weights out."""
+        self._thread.submit(self._replay, files)
+
     def again(self) -> None:
-        """Reads what has left the cache since."""
+        """Reads what has left the cache since, but for what was replayed: if memory had no room
+        for it and no request wants it, it would come and go with every request."""
         self._thread.submit(self._again)
 
     def close(self) -> None:
@@ -47,6 +59,7 @@ class Reading:
 
     def _follow(self, plan: LoadPlan) -> None:
         self._end()
+        self._plan = plan
         if plan.copy:
             return
         try:
@@ -61,11 +74,29 @@ class Reading:
             files = enumerate(self._paths)
             self._tensors = [t for file, path in files for t in llama.file_tensors(path, file)]
         tensors = self._tensors
-        skipped = frozenset() if plan.prefetch else sparse_names({t.name for t in tensors})
-        return reading_order((t for t in tensors if t.name not in skipped), max_gap=PAGE_BYTES)
+        if plan.prefetch:
+            return reading_order(tensors, max_gap=PAGE_BYTES)
+        skipped = sparse_names({t.name for t in tensors})
+        dense = reading_order((t for t in tensors if t.name not in skipped), max_gap=PAGE_BYTES)
+        return [*dense, *replay_order(self._replayed, dense, MAX_GAP_BYTES)]
+
+    def _replay(self, files: FileRuns) -> None:
+        if self._plan is None or not self._plan.leaves_out:
+            return
+        try:
+            self._replayed = runs_within(files, [path.stat().st_size for path in self._paths])
+        except OSError as error:
+            logger.warning("the working set is not replayed: %s", error)
+            return
+        self._follow(self._plan)
 
     def _again(self) -> None:
-        if self._reader:
+        if self._reader is None or self._plan is None:
+            return
+        if self._replayed and self._reader.progress().passes:
+            self._replayed = ()
+            self._follow(self._plan)
+        else:
             self._reader.again()
 
     def _end(self) -> None:
