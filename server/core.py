@@ -28,7 +28,7 @@ from server.effects import (
     Submit,
 )
 from server.errors import BadRequest, ServingError, ShuttingDown
-from server.host import Host, Spawn, log_pin
+from server.host import Host, Spawn, log_pin, recall_nothing
 from server.metrics import Metrics
 from server.process import WorkerProcess
 from server.protocol import (
@@ -44,9 +44,11 @@ from server.protocol import (
     Rejected,
     Step,
     ToDaemon,
+    WorkingSet,
 )
 from server.request import CLIENT_WENT_AWAY, Request
 from server.scheduler import Scheduler
+from server.working_sets import WorkingSets
 
 log = logging.getLogger("corral.core")
 
@@ -60,13 +62,16 @@ class ServingCore:
         metrics: Metrics,
         *,
         spawn: Spawn = WorkerProcess.start,
+        working_sets: WorkingSets | None = None,
         clock: Callable[[], float] = time.monotonic,
         grace: float = 20,
     ) -> None:
-        """grace: seconds that running requests are given when the daemon ends."""
+        """grace: seconds that running requests are given when the daemon ends. Without
+        working_sets none are kept."""
         self._scheduler = scheduler
         self._metrics = metrics
         self._spawn = spawn
+        self._working_sets = working_sets
         self._clock = clock
         self._grace = grace
         self._hosts: dict[str, Host] = {}
@@ -252,7 +257,10 @@ class ServingCore:
         why = f"the daemon failed to handle the worker of {name}: see its log"
         try:
             why = await host.live(
-                self._spawn, self._show, lambda message: self._on_message(host, message)
+                self._spawn,
+                self._working_sets.recall if self._working_sets else recall_nothing,
+                self._show,
+                lambda message: self._on_message(host, message),
             )
         finally:
             host.log_end(why)
@@ -301,6 +309,8 @@ class ServingCore:
                 log_pin(host.spec.name, message)
                 if message.message:
                     self._metrics.pin_failed(host.spec.name, message.errno)
+            case WorkingSet() if self._working_sets is not None:
+                self._run(self._working_sets.keep(host.spec, message))
 
     def _request(self, id: str) -> Request:
         request = self._requests.get(id)
