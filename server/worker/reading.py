@@ -93,11 +93,12 @@ class Reading:
     def _again(self) -> None:
         if self._reader is None or self._plan is None:
             return
-        if self._replayed and self._reader.progress().passes:
+        if not self._replayed:
+            self._reader.again()
+        elif self._reader.progress().passes:
             self._replayed = ()
             self._follow(self._plan)
-        else:
-            self._reader.again()
+        # Else the one pass over all is still under way.
 
     def _end(self) -> None:
         if self._reader:
