@@ -229,9 +229,12 @@ def test_a_life_without_a_request_tells_nothing(smollm2: Path) -> None:
         ended(worker)
 
 
-def test_a_replay_of_other_files_does_no_harm(smollm2: Path) -> None:
-    beyond: FileRuns = [[(-5, 10), (10, 5), (4096, 1 << 60)], [(0, 4096)]]
-    with loaded_worker(smollm2, residency="lazy", replay=beyond) as (worker, _):
+def test_of_a_replay_that_does_not_fit_the_file_the_rest_is_read(moe: Path) -> None:
+    whole = moe.stat().st_size
+    beyond: FileRuns = [[(-5, 10), (10, 5), (4096, 1 << 60), (0, whole)], [(0, 4096)]]
+    drop_cache(moe)
+    with loaded_worker(moe, residency="lazy", replay=beyond) as (worker, _):
+        until(lambda: resident_bytes(moe) >= whole)
         assert worker.answer(HELLO).end.reason == "length"
 
 
