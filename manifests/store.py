@@ -51,6 +51,9 @@ class Store:
         # unnamed blobs has to hold it alone.
         self._adding = root / ".adding"
         self._blobs = Blobs(root / "blobs", self._lock)
+        self.working_sets = root / "working-sets"
+        """For whoever keeps something of a model beside it: a file here whose name is a blob's
+        digest, up to the first dot, goes with that blob."""
         self._warned: dict[Path, list[str]] = {}
         with io_errors(root):
             make_folders(self._manifests)
@@ -144,6 +147,9 @@ class Store:
             for path in self._files():
                 named.update(each.decode() for each in _ANY_DIGEST.findall(path.read_bytes()))
             self._blobs.remove_except(named)
+            for path in self.working_sets.glob("sha256-*"):
+                if path.name.partition(".")[0] not in named:
+                    path.unlink(missing_ok=True)
 
     def _path(self, name: ModelName) -> Path:
         return self._manifests.joinpath(*name.parts, name.tag + _SUFFIX)

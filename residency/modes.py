@@ -52,6 +52,11 @@ class LoadPlan:
     """Copy the weights to anonymous memory before anything reads them. With use_mmap, which
     then only lays out their addresses: the copy takes the mapping's place."""
 
+    @property
+    def leaves_out(self) -> bool:
+        """Not all weights are read: which ones are wanted is known by what was touched."""
+        return not (self.prefetch or self.copy)
+
 
 class UnknownMode(ValueError):
     """The text names no mode."""

@@ -171,12 +171,15 @@ def _locked_already(proc: ProcFS) -> int:
 
 
 def working_set(
-    weights: Sequence[Range], scan_bytes: int = SCAN_BYTES, proc: ProcFS = PROC
+    weights: Sequence[Range],
+    scan_bytes: int = SCAN_BYTES,
+    proc: ProcFS = PROC,
+    max_runs: int = MAX_RUNS,
 ) -> Iterator[list[Range] | None]:
-    """What this process has touched of its weights, as runs to lock, searched for in steps:
-    None for each, and the runs last. Raises ProcUnavailable."""
+    """What this process has touched of its weights, as runs to lock or to keep, searched for in
+    steps: None for each, and the runs last. Raises ProcUnavailable."""
     touched: list[Range] = []
     for batch in batches(weights, scan_bytes):
         touched += touched_ranges(batch, proc)
         yield None
-    yield pin_plan(touched, weights)
+    yield pin_plan(touched, weights, max_runs=max_runs)

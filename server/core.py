@@ -12,8 +12,6 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 
-import msgspec
-
 from server import protocol
 from server.calls import Call, CallEvent, EmbedCall, Ended, LoadedModel, ModelSpec
 from server.effects import (
@@ -28,7 +26,7 @@ from server.effects import (
     Submit,
 )
 from server.errors import BadRequest, ServingError, ShuttingDown
-from server.host import Host, Spawn, log_pin
+from server.host import Host, Spawn, log_pin, recall_nothing
 from server.metrics import Metrics
 from server.process import WorkerProcess
 from server.protocol import (
@@ -44,9 +42,11 @@ from server.protocol import (
     Rejected,
     Step,
     ToDaemon,
+    WorkingSet,
 )
 from server.request import CLIENT_WENT_AWAY, Request
 from server.scheduler import Scheduler
+from server.working_sets import WorkingSets
 
 log = logging.getLogger("corral.core")
 
@@ -60,13 +60,16 @@ class ServingCore:
         metrics: Metrics,
         *,
         spawn: Spawn = WorkerProcess.start,
+        working_sets: WorkingSets | None = None,
         clock: Callable[[], float] = time.monotonic,
         grace: float = 20,
     ) -> None:
-        """grace: seconds that running requests are given when the daemon ends."""
+        """grace: seconds that running requests are given when the daemon ends. Without
+        working_sets none are kept."""
         self._scheduler = scheduler
         self._metrics = metrics
         self._spawn = spawn
+        self._working_sets = working_sets
         self._clock = clock
         self._grace = grace
         self._hosts: dict[str, Host] = {}
@@ -252,7 +255,10 @@ class ServingCore:
         why = f"the daemon failed to handle the worker of {name}: see its log"
         try:
             why = await host.live(
-                self._spawn, self._show, lambda message: self._on_message(host, message)
+                self._spawn,
+                self._working_sets.recall if self._working_sets else recall_nothing,
+                self._show,
+                lambda message: self._on_message(host, message),
             )
         finally:
             host.log_end(why)
@@ -272,9 +278,7 @@ class ServingCore:
             case Embedded():
                 self._request(message.id).add_vectors(message)
             case ContextGrown():
-                if host.ready is None:
-                    raise ProtocolError("a context has grown before the model was ready")
-                host.ready = msgspec.structs.replace(host.ready, kv_bytes=message.kv_bytes)
+                host.grown(message.kv_bytes)
                 self._show()
             case Accepted():
                 self._request(message.id).accept(message.prompt_tokens)
@@ -302,6 +306,8 @@ class ServingCore:
                 log_pin(host.spec.name, message)
                 if message.message:
                     self._metrics.pin_failed(host.spec.name, message.errno)
+            case WorkingSet() if self._working_sets is not None:
+                self._run(self._working_sets.keep(host.spec, message))
 
     def _request(self, id: str) -> Request:
         request = self._requests.get(id)

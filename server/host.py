@@ -14,12 +14,18 @@ from server import protocol
 from server.calls import LoadedModel, ModelSpec
 from server.places import Worker
 from server.process import WorkerProcess
-from server.protocol import Apply, Load, PinReport, Ready, ToDaemon
+from server.protocol import Apply, FileRuns, Load, PinReport, ProtocolError, Ready, ToDaemon
 
 log = logging.getLogger("corral.core")
 
 Spawn = Callable[[str], Awaitable[WorkerProcess]]
 """Starts a worker for the model of that name. Raises OSError."""
+Recall = Callable[[ModelSpec], Awaitable[FileRuns]]
+"""The working set that was kept of a model."""
+
+
+async def recall_nothing(_: ModelSpec) -> FileRuns:
+    return []
 
 
 class Host:
@@ -39,10 +45,15 @@ class Host:
         self._process: asyncio.Future[WorkerProcess | None] = asyncio.Future()
 
     async def live(
-        self, spawn: Spawn, on_start: Callable[[], None], on_message: Callable[[ToDaemon], None]
+        self,
+        spawn: Spawn,
+        recall: Recall,
+        on_start: Callable[[], None],
+        on_message: Callable[[ToDaemon], None],
     ) -> str:
         """Start, load, pass on every message; returns, when no process is left, the reason."""
         name = self.spec.name
+        replay = await recall(self.spec)
         try:
             process = await spawn(name)
         except OSError as error:
@@ -50,7 +61,7 @@ class Host:
             return f"the worker of {name} could not be started: {error}"
         log.info("model=%s pid=%d loading", name, process.pid)
         self._process.set_result(process)
-        process.send(protocol.encode(self.spec.load))
+        process.send(protocol.encode(msgspec.structs.replace(self.spec.load, replay=replay)))
         on_start()
         why = await process.run(on_message)
         return self.load_error or f"the worker of {name} {why}"
@@ -67,6 +78,12 @@ class Host:
         process = self._process.result()
         assert process is not None
         process.kill(why)
+
+    def grown(self, kv_bytes: int) -> None:
+        """Its contexts take so much now. Raises ProtocolError if it has not loaded."""
+        if self.ready is None:
+            raise ProtocolError("a context has grown before the model was ready")
+        self.ready = msgspec.structs.replace(self.ready, kv_bytes=kv_bytes)
 
     def log_end(self, why: str) -> None:
         """A warning unless it was stopped, and not because its load had failed."""

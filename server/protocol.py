@@ -21,6 +21,9 @@ CacheType = Literal["f16", "q8_0", "q4_0"]
 FlashAttention = Literal["auto", "on", "off"]
 Pooling = Literal["model", "mean", "cls", "last"]
 
+FileRuns = list[list[tuple[int, int]]]
+"""By file, in their order: start and end offsets of runs of bytes, sorted and disjoint."""
+
 MAX_EMBEDS = 32
 """Embedding requests that a worker has at a time, beside those in its slots."""
 
@@ -94,6 +97,8 @@ class Load(msgspec.Struct, frozen=True, tag=True):
     """auto: where the model and its devices support it."""
     pooling: Pooling
     """How a text's vectors become one: model is as the GGUF says, else by the last token."""
+    replay: FileRuns = []
+    """The working set that was kept of these files: read once, after Ready."""
 
 
 class Generate(msgspec.Struct, frozen=True, tag=True):
@@ -287,8 +292,26 @@ class PinReport(msgspec.Struct, frozen=True, tag=True):
     """Empty, or what failed and the remedy."""
 
 
+class WorkingSet(msgspec.Struct, frozen=True, tag=True):
+    """What requests have touched of the files since the load; sent after requests, and last of
+    all before the end, in the modes that do not read all."""
+
+    residency: str
+    """The mode in force."""
+    files: FileRuns
+
+
 ToDaemon = (
-    Ready | LoadFailed | Accepted | Rejected | Step | Embedded | ContextGrown | Finished | PinReport
+    Ready
+    | LoadFailed
+    | Accepted
+    | Rejected
+    | Step
+    | Embedded
+    | ContextGrown
+    | Finished
+    | PinReport
+    | WorkingSet
 )
 
 # -- framing ---------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from server.settings import Settings
 from server.spare import Spare
 from server.templates import Templates
 from server.version import check_library
+from server.working_sets import WorkingSets
 
 log = logging.getLogger("corral")
 
@@ -90,7 +91,10 @@ def serve(flags: Mapping[str, str]) -> None:
 
 
 async def _serve(settings: Settings, store: Store) -> None:
-    with contextlib.closing(Ledgers()) as ledgers:
+    with (
+        contextlib.closing(Ledgers()) as ledgers,
+        contextlib.closing(WorkingSets(store.working_sets)) as working_sets,
+    ):
         metrics = Metrics(ledgers)
         scheduler = Scheduler(
             max_queue=settings.max_queue,
@@ -99,7 +103,13 @@ async def _serve(settings: Settings, store: Store) -> None:
             decode_timeout=settings.decode_timeout,
         )
         spare = Spare()
-        core = ServingCore(scheduler, metrics, spawn=spare.spawn, grace=GRACE_SECONDS)
+        core = ServingCore(
+            scheduler,
+            metrics,
+            spawn=spare.spawn,
+            working_sets=working_sets,
+            grace=GRACE_SECONDS,
+        )
         services = Services(
             settings, store, Catalog(store, settings), core, Templates(), measures=metrics
         )

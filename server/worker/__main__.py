@@ -86,7 +86,7 @@ def _loader() -> Callable[[Load, Callable[[ToDaemon], None], ExitStack], Dispatc
 
 def _serve(requests: Dispatcher, channel: Channel) -> None:
     while True:
-        while (message := channel.receive(wait=requests.idle)) is not None:
+        while (message := channel.receive(wait=requests.idle, seconds=requests.due_in)) is not None:
             match message:
                 case Generate():
                     requests.on_generate(message)
@@ -98,6 +98,7 @@ def _serve(requests: Dispatcher, channel: Channel) -> None:
                     requests.on_apply(message)
                 case Shutdown():
                     requests.end_all("cancelled")
+                    requests.finish()
                     return
                 case Load():
                     raise AssertionError("a second Load")

@@ -42,10 +42,11 @@ class Channel:
         self._inbox: queue.Queue[ToWorker] = queue.Queue(_QUEUE_LENGTH)
         threading.Thread(target=self._read, name="channel", daemon=True).start()
 
-    def receive(self, *, wait: bool) -> ToWorker | None:
-        """The next message; None if there is none and we do not wait."""
+    def receive(self, *, wait: bool, seconds: float | None = None) -> ToWorker | None:
+        """The next message; None if there is none and we do not wait, or not longer than so many
+        seconds."""
         with contextlib.suppress(queue.Empty):
-            return self._inbox.get(block=wait)
+            return self._inbox.get(block=wait, timeout=seconds)
         return None
 
     def send(self, *messages: ToDaemon) -> None:

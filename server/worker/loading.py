@@ -17,6 +17,7 @@ from server.worker import llama
 from server.worker.dispatch import Dispatcher
 from server.worker.embedding import Embedder
 from server.worker.engine import Engine
+from server.worker.keeping import Keeping
 from server.worker.llama_backend import LlamaBackend
 from server.worker.llama_reader import ReaderOpener, encoder_options
 from server.worker.native_log import NativeLog
@@ -78,6 +79,8 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> D
     )
     if pinned:
         send(pinned)
+    if message.replay:
+        ahead.replay(message.replay)
     meters = Meters(time.perf_counter, paging)
     engine = None
     if context:
@@ -93,7 +96,16 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> D
         stack,
     )
     embedder = Embedder(opener, send, pinning, meters)
-    return Dispatcher(engine, embedder, message.prefill_slice, pin=pinning, ahead=ahead, send=send)
+    keeping = Keeping(weights.mapped, model.mappings(), policy, send)
+    return Dispatcher(
+        engine,
+        embedder,
+        message.prefill_slice,
+        pin=pinning,
+        ahead=ahead,
+        keeping=keeping,
+        send=send,
+    )
 
 
 def context_options(message: Load) -> llama.ContextOptions:

@@ -12,15 +12,20 @@ from pathlib import Path
 from residency.headroom import headroom
 from residency.libc import PAGE_BYTES
 from residency.modes import LoadPlan
+from residency.pin import MAX_GAP_BYTES
+from residency.ranges import Range
 from residency.read_order import FileTensor, reading_order, sparse_names
 from residency.reader import Reader, open_reader
+from residency.working_set import replay_order, runs_within
+from server.protocol import FileRuns
 from server.worker import llama
 
 logger = logging.getLogger("worker.reading")
 
 
 class Reading:
-    """All weights in the modes that prefetch, in the others those that every pass touches whole.
+    """All weights in the modes that prefetch, in the others those that every pass touches whole,
+    and behind them once the working set that was kept.
 
     Each call returns at once: headers are parsed and readers started and ended on a thread of
     its own, beside the load. The reading is done by the native thread.
@@ -33,13 +38,19 @@ class Reading:
         self._opened = ExitStack()
         self._plan: LoadPlan | None = None
         self._reader: Reader | None = None
+        self._replayed: Sequence[Sequence[Range]] = ()
 
     def follow(self, plan: LoadPlan) -> None:
         """Reads what a load of this plan wants, once. A copy is a reading of its own."""
         self._submit(lambda: self._follow(plan))
 
+    def replay(self, files: FileRuns) -> None:
+        """Reads these runs too, in the modes that leave weights out."""
+        self._submit(lambda: self._replay(files))
+
     def again(self) -> None:
-        """Reads what has left the cache since."""
+        """Reads what has left the cache since, but for what was replayed: if memory had no room
+        for it and no request wants it, it would come and go with every request."""
         self._submit(self._again)
 
     def close(self) -> None:
@@ -51,15 +62,19 @@ class Reading:
         self._thread.submit(work).add_done_callback(_tell_fault)
 
     def _follow(self, plan: LoadPlan) -> None:
-        if plan == self._plan:
-            return
-        self._plan = plan
+        if plan != self._plan:
+            self._plan = plan
+            self._begin(plan)
+
+    def _begin(self, plan: LoadPlan) -> None:
         self._end()
         if plan.copy:
             return
         tensors = self._all_tensors()
         skipped = frozenset() if plan.prefetch else sparse_names({t.name for t in tensors})
         parts = reading_order((t for t in tensors if t.name not in skipped), max_gap=PAGE_BYTES)
+        if skipped:
+            parts += replay_order(self._replayed, parts, MAX_GAP_BYTES)
         try:
             self._reader = self._opened.enter_context(
                 open_reader(llama.READER_LIBRARY, self._paths, parts, through=not skipped)
@@ -73,11 +88,31 @@ class Reading:
             self._tensors = [t for file, path in files for t in llama.file_tensors(path, file)]
         return self._tensors
 
+    def _replay(self, files: FileRuns) -> None:
+        if self._plan is None or not self._plan.leaves_out:
+            return
+        try:
+            self._replayed = runs_within(files, [path.stat().st_size for path in self._paths])
+        except OSError as error:
+            logger.warning("the working set is not replayed: %s", error)
+            return
+        self._begin(self._plan)
+
     def _again(self) -> None:
-        """Not where it cannot stay: reading would push out what has just been read."""
+        if self._reader is None or self._plan is None:
+            return
+        if not self._replayed:
+            self._reread(self._reader)
+        elif self._reader.progress().passes:
+            self._replayed = ()
+            self._begin(self._plan)
+        # Else the one pass over all is still under way.
+
+    def _reread(self, reader: Reader) -> None:
+        """Not what cannot stay: reading would push out what has just been read."""
         room = headroom()
-        if self._reader and (room is None or self._reader.n_bytes <= room.bytes):
-            self._reader.again()
+        if room is None or reader.n_bytes <= room.bytes:
+            reader.again()
 
     def _end(self) -> None:
         if self._reader:

@@ -206,6 +206,22 @@ def test_delete_removes_blobs_with_their_last_name(store: Store, source: Path) -
     assert list((store.root / "manifests").iterdir()) == []
 
 
+def test_what_is_kept_beside_a_blob_goes_with_it(store: Store, source: Path) -> None:
+    with store.adding():
+        manifest, blob = _with_blob(store, source)
+        store.put(NAME, manifest)
+    store.put(OTHER, made())
+    store.working_sets.mkdir()
+    beside = store.working_sets / f"{blob.name}.lazy.msgpack"
+    orphan = store.working_sets / f"sha256-{'0' * 63}f.lazy.msgpack"
+    beside.touch()
+    orphan.touch()
+    store.delete(OTHER)
+    assert beside.exists() and not orphan.exists()
+    store.delete(NAME)
+    assert not beside.exists()
+
+
 def test_a_blob_being_added_outlives_a_delete(store: Store, source: Path) -> None:
     store.put(OTHER, made())
     with store.adding():
