@@ -225,8 +225,9 @@ def test_a_quick_run_on_a_made_model(
     seen = {(visit["mode"], visit["cache"]): visit["figures"] for visit in visits}
     assert sorted(seen) == [(m, c) for m in ("eager", "lazy") for c in ("cold", "warm")]
     cold, lazy = seen["eager", "cold"], seen["lazy", "cold"]
-    assert cold["load"]["read_bytes"] > 100e6
-    assert lazy["load"]["read_bytes"] < 20e6
+    # Half of the file are its experts. What is read ahead may come after the load's answer.
+    assert 0 < lazy["load"]["read_bytes"] < 80e6
+    assert cold["idle"]["resident"] > 100e6
     assert lazy["first"]["major_faults"] > cold["first"]["major_faults"]
     # Two of 256 experts a token: what a request touches is a part.
     assert lazy["at_load"]["resident"] < lazy["idle"]["resident"] < cold["idle"]["resident"]
