@@ -81,8 +81,9 @@ def open_reader(
     """Starts to read the parts of these files in their order. Leaving the block ends it, after
     the pieces under way. Raises OSError for a library, a file or a thread that is not to be had.
 
-    What is read `through` may be followed by what lies behind it, and comes in large folios, with
-    which SmolLM2 decoded in 7.6 to 7.8 ms a token, against 7.5 to 9.7 (6.18, 4 page placements).
+    What is read `through` may be followed by what lies behind it, and comes in large folios. In
+    those of a file read before the load, SmolLM2 decoded in 7.6 to 7.8 ms a token; asked for in
+    pieces beside the load, in 7.5 to 9.7; through beside the load, in 8.0 to 8.4 (6.18).
     """
     native = _load(library)
     with ExitStack() as stack:
