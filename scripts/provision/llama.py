@@ -46,10 +46,15 @@ def _build(inputs: Inputs, scratch: Path, folder: Path) -> None:
     cache.put(out, folder)
 
 
+def upstream_source(scratch: Path) -> Path:
+    """The pinned source as it was published, in the scratch folder of a held cache."""
+    return _unpack(_source(read_pin(_PIN), scratch), scratch / "tree")
+
+
 def patched_source(scratch: Path) -> Path:
     """The pinned source with the series applied and our own sources beside it, in the scratch
     folder of a held cache."""
-    tree = _unpack(_source(read_pin(_PIN), scratch), scratch / "tree")
+    tree = upstream_source(scratch)
     shutil.copytree(NATIVE, tree / NATIVE.name, ignore=shutil.ignore_patterns("patches", "*.lock"))
     for patch in patches.series(NATIVE):
         say(f"applying {patch.name}")

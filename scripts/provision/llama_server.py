@@ -1,7 +1,6 @@
 """Builds llama-server from the source that our library is built of: the mark to be measured by.
 
-Patched alike, with the same compilers and flags. Its loading is upstream's: the patches leave
-the defaults alone.
+With the same compilers and flags, but without our patches: it is what a user has instead.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ CMAKE = (
 
 
 def inputs() -> Inputs:
-    return replace(gather(NATIVE, llama.BUILD_LOCK, portable=False), cmake=list(CMAKE))
+    library = gather(NATIVE, llama.BUILD_LOCK, portable=False)
+    return replace(library, native={}, cmake=list(CMAKE))
 
 
 def program() -> Path:
@@ -47,7 +47,7 @@ def program() -> Path:
 
 
 def _build(wanted: Inputs, scratch: Path, folder: Path) -> None:
-    tree = llama.patched_source(scratch)
+    tree = llama.upstream_source(scratch)
     build, out = scratch / "build", scratch / "out"
     env = llama.compile_environment(wanted, scratch)
     log = cache_dir() / f"build-{wanted.key()[:12]}.log"

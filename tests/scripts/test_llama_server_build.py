@@ -17,9 +17,9 @@ def library() -> Inputs:
     return gather(NATIVE, LOCKS / "build.txt", portable=False)
 
 
-def test_it_is_built_of_what_the_library_is_built_of() -> None:
+def test_it_is_built_of_what_the_library_is_built_of_but_for_our_patches() -> None:
     server = llama_server.inputs()
-    assert replace(server, cmake=[]) == replace(library(), cmake=[])
+    assert replace(server, cmake=[]) == replace(library(), native={}, cmake=[])
     assert server.key() != library().key()
     assert {"-DLLAMA_BUILD_SERVER=ON", "-DBUILD_SHARED_LIBS=ON"} <= set(server.cmake)
 
@@ -49,7 +49,7 @@ def test_the_program_is_kept_with_its_libraries_and_built_once(
 
     monkeypatch.setenv("CORRAL_CACHE", str(tmp_path))
     monkeypatch.setattr(llama, "_build_venv", lambda: tmp_path / "venv")
-    monkeypatch.setattr(llama, "patched_source", lambda scratch: scratch / "tree")
+    monkeypatch.setattr(llama, "upstream_source", lambda scratch: scratch / "tree")
     monkeypatch.setattr(llama_server, "quiet", lambda *_: "")
     monkeypatch.setattr(llama_server, "logged", compile_)
     program = llama_server.program()
