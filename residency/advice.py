@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 
 from residency import libc
@@ -17,14 +18,18 @@ _NUMBERS = {
     Advice.RANDOM: libc.MADV_RANDOM,
     Advice.NORMAL: libc.MADV_NORMAL,
     Advice.DONTNEED: libc.MADV_DONTNEED,
+    Advice.HUGEPAGE: libc.MADV_HUGEPAGE,
+    Advice.NOHUGEPAGE: libc.MADV_NOHUGEPAGE,
 }
+_NEEDS_HUGE_PAGES = (Advice.HUGEPAGE, Advice.NOHUGEPAGE)
 
 
 def advise(ranges: Iterable[Range], advice: Advice) -> list[OSError]:
     """Advise on every page that holds a byte of these address ranges.
 
     Advice is a hint, so what the kernel refused comes back and is not raised; at
-    most one error a range, whose rest is then left alone.
+    most one error a range, whose rest is then left alone. A kernel without huge pages
+    does as if it had been told to use none.
     """
     runs = align_outward(ranges, libc.PAGE_BYTES)
     return [error for run in runs if (error := _advise_run(run, advice))]
@@ -36,5 +41,7 @@ def _advise_run(run: Range, advice: Advice) -> OSError | None:
         for piece in slices([run], piece_bytes):
             libc.madvise(piece.start, len(piece), _NUMBERS[advice])
     except OSError as error:
+        if advice in _NEEDS_HUGE_PAGES and error.errno == errno.EINVAL:
+            return None
         return error
     return None

@@ -19,6 +19,9 @@ MADV_NORMAL = _mmap.MADV_NORMAL
 MADV_WILLNEED = _mmap.MADV_WILLNEED
 MADV_RANDOM = _mmap.MADV_RANDOM
 MADV_DONTNEED = _mmap.MADV_DONTNEED
+# Linux only; every other system refuses the numbers. asm-generic/mman-common.h
+MADV_HUGEPAGE = 14
+MADV_NOHUGEPAGE = 15
 
 # Where the mapping replaces what is at an address. asm-generic/mman-common.h; mmap.py lacks it.
 _MAP_FIXED = 0x10
@@ -124,7 +127,7 @@ def mprotect_read(address: int, length: int) -> None:
 
 def advise_huge(address: int, length: int) -> bool:
     """Ask for huge pages; False if this kernel has none. Linux only."""
-    if not _libc.madvise(address, length, _mmap.MADV_HUGEPAGE):
+    if not _libc.madvise(address, length, MADV_HUGEPAGE):
         return True
     if ctypes.get_errno() == errno.EINVAL:
         return False

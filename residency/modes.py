@@ -31,7 +31,10 @@ class Advice(StrEnum):
     """Take them out of this process's page table. A file's page stays cached; anonymous memory
     would be lost."""
     HUGEPAGE = "hugepage"
-    """Back them with huge pages. Of anonymous memory only, so the copy gives it."""
+    """Back them with huge pages: a page of a file that is not cached comes with the 2 MiB that
+    it lies in."""
+    NOHUGEPAGE = "nohugepage"
+    """Never back them with huge pages: undoes HUGEPAGE."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,8 @@ class LoadPlan:
     """All weights are read ahead from the load on; else only those that every forward pass
     touches whole."""
     advice: Advice
-    """On the weights: WILLNEED is carried out by reading ahead, RANDOM is for what a pass touches
-    in part, HUGEPAGE for the copy."""
+    """On the weights: WILLNEED is carried out by reading ahead into huge pages, RANDOM is for
+    what a pass touches in part, HUGEPAGE for the copy."""
     pin_after_first: bool
     """Lock the working set when the first request completes."""
     copy: bool = False

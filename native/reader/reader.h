@@ -1,7 +1,7 @@
 // Reads parts of files into the page cache, in a given order, from a thread of its own.
 //
-// The thread maps nothing and touches no memory of the model: it asks the kernel for the next
-// pieces and waits until the oldest of them has come. Pages that the computing needs are then
+// The thread touches no memory of the model: it asks the kernel for the next pieces and waits until
+// the oldest of them has come. Pages that the computing needs are then
 // there or on their way. What cannot be read ends a pass, and nothing else.
 #pragma once
 
@@ -27,10 +27,10 @@ typedef struct {
 } corral_reader_progress;
 
 // Begins a pass over the ranges, which are copied. NULL, with errno set, if there is no thread or
-// memory to be had. piece: bytes asked for at once. ahead: pieces asked for and not yet awaited;
-// 0 reads each piece through instead and leaves the asking to the kernel, which then may take
-// what lies behind a range, and puts the pages into larger runs of memory: computing with those
-// is faster.
+// memory to be had. piece: bytes asked for at once; in the file, pieces end at its multiples.
+// ahead: pieces asked for and not yet awaited. 0 brings piece after piece in huge pages instead, if
+// pieces are as large as those: computing is faster with them. The kernel then reads up to two
+// more behind a piece, and so perhaps behind a range.
 corral_reader * corral_reader_start(
     const corral_file_range * ranges, uint64_t n, uint64_t piece, uint64_t ahead);
 

@@ -37,13 +37,18 @@ for so many bytes."""
 
 
 def advise_weights(plan: LoadPlan, weights: WeightMap) -> None:
-    """WILLNEED is the reader's: it asks for the pages while the model loads.
+    """WILLNEED is the reader's: it brings the pages, in huge ones, while the model loads. A page
+    that is touched before comes in the same way.
 
     RANDOM is for what is touched in part. A run between two such parts gets it too unless it is
     long: where the advice ends, the kernel's read-ahead takes from the neighbours.
     """
+    if plan.advice is Advice.WILLNEED:
+        _advise(weights.mapped, Advice.HUGEPAGE)
     if plan.advice is Advice.RANDOM:
-        _advise(intersect(join(weights.sparse, _MAX_GAP_BYTES), weights.mapped), Advice.RANDOM)
+        sparse = intersect(join(weights.sparse, _MAX_GAP_BYTES), weights.mapped)
+        _advise(sparse, Advice.RANDOM)
+        _advise(sparse, Advice.NOHUGEPAGE)
 
 
 def may_lock_while_loading(paths: Sequence[Path]) -> bool:

@@ -77,7 +77,7 @@ class Reading:
             parts += replay_order(self._replayed, parts, MAX_GAP_BYTES)
         try:
             self._reader = self._opened.enter_context(
-                open_reader(llama.READER_LIBRARY, self._paths, parts, through=not skipped)
+                open_reader(llama.READER_LIBRARY, self._paths, parts, huge=not skipped)
             )
         except OSError as error:
             logger.warning("nothing is read ahead: %s; pages come as they are touched", error)

@@ -9,10 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from page_files import MIB, drop_cache, mapped, python, write_file
+from page_files import MIB, drop_cache, mapped, python, touch, write_file
 from slow_disk import needs_slow_disk, slow_disk
 
 from residency import libc
+from residency.advice import advise
+from residency.file_cache import FileProbe
+from residency.modes import Advice
+from residency.procfs import PROC
 from residency.ranges import Range, total
 from residency.read_order import FilePart
 from residency.reader import Reader, open_reader
@@ -79,6 +83,40 @@ def test_it_reads_again_what_has_left_the_cache(cold: Path) -> None:
         until(lambda: passed(reader, 2))
         until(lambda: cached_bytes(cold) == len(whole))
         assert reader.progress().bytes_read == len(whole)
+
+
+def huge_bytes(path: Path) -> int:
+    """Of a mapping of this file that is touched everywhere."""
+    with mapped(path) as addresses, FileProbe([path]) as probe:
+        touch(addresses)
+        return sum(m.huge_bytes for m in PROC.smaps("self", [probe.identity(path)]))
+
+
+def test_a_file_is_read_into_huge_pages(cold: Path) -> None:
+    """Also where the device's read-ahead is shorter than a huge page, as it is by default."""
+    with mapped(cold) as addresses:
+        assert advise([addresses], Advice.HUGEPAGE) == []
+        touch(addresses)
+    if not huge_bytes(cold):
+        pytest.skip("this kernel or filesystem has no huge pages for files")
+    drop_cache(cold)
+    parts = [FilePart(0, Range(16 * MIB + 5, 24 * MIB)), FilePart(0, Range(7, 16 * MIB))]
+    with open_reader(READER_LIBRARY, [cold], parts, huge=True) as reader:
+        until(lambda: passed(reader, 1))
+        told = reader.progress()
+    assert (told.bytes_read, told.errno) == (24 * MIB - 5 - 7, 0)
+    assert cached_bytes(cold) == 24 * MIB
+    assert huge_bytes(cold) >= 22 * MIB
+
+
+def test_a_file_without_the_bytes_ends_a_pass_into_huge_pages(cold: Path) -> None:
+    os.truncate(cold, 10 * MIB)
+    with open_reader(
+        READER_LIBRARY, [cold], [FilePart(0, Range(MIB, 24 * MIB))], huge=True
+    ) as reader:
+        until(lambda: passed(reader, 1))
+        told = reader.progress()
+    assert (told.bytes_read, told.errno) == (9 * MIB, errno.ENODATA)
 
 
 def test_a_file_cut_short_ends_the_pass_and_nothing_else(cold: Path) -> None:
