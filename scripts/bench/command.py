@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 
+from bench import cold
 from bench.contenders import Contender, Corral, LlamaServer, Remote, Setup
 from bench.options import Options, parse
 from bench.picture import picture
@@ -28,6 +29,8 @@ def main(argv: list[str]) -> int:
     cache_dir().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=cache_dir()) as folder:
         setup = _setup(options, Path(folder))
+        if options.cold:
+            return _cold(options, setup)
         contenders = _contenders(options, setup)
         visits = Bench(scenarios, options.seed).run(contenders, options.rounds)
     lines = summarise(scenarios, [each.name for each in contenders], visits)
@@ -56,6 +59,22 @@ def _contenders(options: Options, setup: Setup) -> list[Contender]:
         if options.no_repack:
             contenders.append(LlamaServer(setup, options.llama_server, repack=False))
     return [*contenders, *(Remote(name, url) for name, url in options.urls)]
+
+
+def _cold(options: Options, setup: Setup) -> int:
+    """Of one slot of each server. Raises Failure."""
+    if options.llama_server is None:
+        raise Failure("--llama-server PROGRAM is missing; scripts/bench_serving builds one")
+    one = replace(setup, slots=1, n_ctx=options.slot_context)
+    starts = cold.measure(
+        one, options.llama_server, options.rounds, options.read_mbps, options.seed
+    )
+    print(f"\n{cold.report(starts)}\n")
+    disk = (
+        f"the disk slowed to {options.read_mbps} MB/s" if options.read_mbps else "the disk as it is"
+    )
+    print(f"- {Path(options.model).name}, medians of {options.rounds} rounds, {disk}")
+    return 0
 
 
 def _about(options: Options, contenders: Sequence[Contender], visits: Sequence[Visit]) -> list[str]:

@@ -21,6 +21,9 @@ class Options:
     """Running servers to compare with, by name."""
     alone: bool
     no_repack: bool
+    cold: bool
+    """Measure cold starts, and nothing else."""
+    read_mbps: int | None
     rounds: int
     quick: bool
     threads: int
@@ -46,6 +49,12 @@ def parse(argv: list[str]) -> Options:
     given = parser.parse_args(argv)
     if given.alone and (given.url or given.no_repack or given.llama_server):
         parser.error("--alone leaves nothing to compare with: drop it or the other server")
+    if given.cold and (given.alone or given.url or given.no_repack or given.quick):
+        parser.error("--cold compares with llama-server alone: it takes no other, and no --quick")
+    if given.read_mbps and not given.cold:
+        parser.error("--read-mbps is for --cold: nothing else waits for the disk")
+    if given.cold and (given.json or given.svg):
+        parser.error("--cold prints its table: no --json, no --svg")
     names = [name for name, _ in given.url]
     if len({*names, "corral"}) <= len(names):
         parser.error(f"--url: names must differ, also from corral: {', '.join(names)}")
@@ -55,6 +64,8 @@ def parse(argv: list[str]) -> Options:
         urls=tuple(given.url),
         alone=given.alone,
         no_repack=given.no_repack,
+        cold=given.cold,
+        read_mbps=given.read_mbps,
         rounds=given.rounds or (1 if given.quick else 5),
         quick=given.quick,
         threads=given.threads,
@@ -82,6 +93,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--alone", action="store_true", help="corral only, no ratios")
     add("--rounds", type=_positive, help="each with every server once (5; --quick: 1)")
     add("--quick", action="store_true", help="few short requests: tells that it works, no more")
+    add("--cold", action="store_true", help="measure cold starts, and nothing else")
+    add("--read-mbps", type=_positive, metavar="N", help="with --cold, slow the disk to N MB/s")
     cpus = len(os.sched_getaffinity(0))
     add("--threads", type=_positive, default=cpus, help=f"of each server ({cpus})")
     add("--slots", type=_positive, help="of each server (16; --quick: 4)")

@@ -36,7 +36,7 @@ def served(command: Sequence[str], url: str, log: Path, env: Mapping[str, str]) 
     except Failure as error:
         raise Failure(f"{error}\nThe end of the server's log:\n{_tail(log)}") from error
     finally:
-        _stop(process)
+        stop(process)
 
 
 def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
@@ -51,7 +51,8 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -
     raise Failure(f"the server at {url} did not start (exit status {process.poll()})")
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask it to end, make it end after half a minute."""
     process.terminate()
     try:
         process.wait(_STOP_SECONDS)

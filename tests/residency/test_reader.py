@@ -89,7 +89,9 @@ def huge_bytes(path: Path) -> int:
     """Of a mapping of this file that is touched everywhere."""
     with mapped(path) as addresses, FileProbe([path]) as probe:
         touch(addresses)
-        return sum(m.huge_bytes for m in PROC.smaps("self", [probe.identity(path)]))
+        identity = probe.identity(path)
+        assert identity is not None
+        return sum(mapping.huge_bytes for mapping in PROC.smaps("self", [identity]))
 
 
 def test_a_file_is_read_into_huge_pages(cold: Path) -> None:

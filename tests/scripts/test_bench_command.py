@@ -34,6 +34,9 @@ def test_what_is_compared_follows_from_the_options() -> None:
         (["--url", "h:1"], "NAME=http"),
         (["--url", "corral=http://h:1"], "names must differ"),
         (["--rounds", "0"], "from 1 to 9999"),
+        (["--cold", "--quick"], "takes no other"),
+        (["--cold", "--svg", "x"], "no --svg"),
+        (["--read-mbps", "100"], "is for --cold"),
     ],
 )
 def test_a_wrong_usage_is_told(
