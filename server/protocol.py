@@ -335,7 +335,7 @@ def encode(message: ToWorker | ToDaemon) -> bytes:
     return _HEADER.pack(len(body)) + body
 
 
-def body_length(header: bytes) -> int:
+def body_length(header: bytes | bytearray) -> int:
     """Length of the body behind a header of HEADER_BYTES. Raises ProtocolError."""
     (length,) = _HEADER.unpack(header)
     if length > MAX_FRAME_BYTES:
@@ -351,7 +351,7 @@ def decode_for_worker(body: bytes) -> ToWorker:
         raise ProtocolError(str(error)) from error
 
 
-def decode_for_daemon(body: bytes) -> ToDaemon:
+def decode_for_daemon(body: bytes | bytearray) -> ToDaemon:
     """The message in a frame's body. Raises ProtocolError."""
     try:
         return _to_daemon.decode(body)
