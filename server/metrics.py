@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno as errnos
+import functools
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.metrics import disable_created_metrics
@@ -90,6 +91,9 @@ class Metrics:
         self._pin_failures = self._counter(
             "corral_pin_failures", "Attempts to lock weights in RAM that failed", "errno"
         )
+        # Each token asks for these two, and labels() costs as much as counting.
+        self._inter_token_of = functools.cache(self._inter_token.labels)
+        self._generation_tokens_of = functools.cache(self._generation_tokens.labels)
         self._by_model = (
             self._requests,
             self._first_token,
@@ -130,12 +134,12 @@ class Metrics:
 
     def next_tokens(self, model: str, seconds: float, n: int) -> None:
         """n tokens came together, that long after the one before."""
-        histogram = self._inter_token.labels(model)
+        histogram = self._inter_token_of(model)
         for _ in range(n):
             histogram.observe(seconds / n)
 
     def generated(self, model: str, n: int) -> None:
-        self._generation_tokens.labels(model).inc(n)
+        self._generation_tokens_of(model).inc(n)
 
     def ended(self, model: str, endpoint: str, status: int, seconds: float) -> None:
         """A request got its end."""
@@ -156,6 +160,8 @@ class Metrics:
         """The model is unloaded: drop its series."""
         for metric in self._by_model:
             metric.remove_by_labels({"model": model})
+        self._inter_token_of.cache_clear()
+        self._generation_tokens_of.cache_clear()
 
     # -- reading ---------------------------------------------------------------------------
 
