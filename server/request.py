@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from server import protocol
 from server.calls import Begun, Call, EmbedCall, Ended
-from server.errors import BadRequest, ServingError
+from server.errors import BadRequest, EndedEarly, ServingError
 from server.mailbox import Mailbox
 from server.metrics import Metrics
 from server.protocol import Embed, Embedded, Finished, Generate, Piece, ProtocolError, Timings
@@ -104,6 +104,9 @@ class Request:
             kind = BadRequest if finished.param else ServingError
             error = kind(finished.error or "the worker gave no reason", param=finished.param)
             self.fail(error, now, finished.timings)
+            return
+        if finished.reason == "cancelled":
+            self.fail(EndedEarly("the request ended early: cancelled"), now, finished.timings)
             return
         self.mailbox.end(
             Ended(
