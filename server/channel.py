@@ -72,16 +72,11 @@ class Channel(asyncio.Protocol):
             self._ended.set_exception(error)
 
     def _pass_on(self) -> None:
-        while self._on_message is not None and (body := self._next_body()) is not None:
+        """Every whole message there is. Raises what receive() raises."""
+        while self._on_message is not None and len(self._unread) >= HEADER_BYTES:
+            end = HEADER_BYTES + protocol.body_length(self._unread)
+            if len(self._unread) < end:
+                return
+            body = self._unread[HEADER_BYTES:end]
+            del self._unread[:end]
             self._on_message(protocol.decode_for_daemon(body))
-
-    def _next_body(self) -> bytearray | None:
-        """Of the first frame, if all of it is there. Raises ProtocolError."""
-        if len(self._unread) < HEADER_BYTES:
-            return None
-        end = HEADER_BYTES + protocol.body_length(self._unread[:HEADER_BYTES])
-        if len(self._unread) < end:
-            return None
-        body = self._unread[HEADER_BYTES:end]
-        del self._unread[:end]
-        return body

@@ -335,9 +335,9 @@ def encode(message: ToWorker | ToDaemon) -> bytes:
     return _HEADER.pack(len(body)) + body
 
 
-def body_length(header: bytes | bytearray) -> int:
-    """Length of the body behind a header of HEADER_BYTES. Raises ProtocolError."""
-    (length,) = _HEADER.unpack(header)
+def body_length(frame: bytes | bytearray) -> int:
+    """Length of the body behind the first HEADER_BYTES of a frame. Raises ProtocolError."""
+    (length,) = _HEADER.unpack_from(frame)
     if length > MAX_FRAME_BYTES:
         raise ProtocolError(f"frame of {length} bytes, at most {MAX_FRAME_BYTES} are allowed")
     return int(length)
