@@ -7,18 +7,10 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from server.calls import Begun, Call, CallEvent, Core, Ended, Text
-from server.errors import ServingError
 from server.protocol import TokenLogprobs
 from server.streams import merged
 
 Events = AsyncGenerator[tuple[int, CallEvent]]
-
-
-class EndedEarly(ServingError):
-    """The model stopped before the answer was whole: unloaded, or its daemon ends."""
-
-    status = 503
-    code = "ended_early"
 
 
 @dataclass(frozen=True)
@@ -34,19 +26,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Opened:
-    """Calls of which the first has begun. Must be closed, which cancels what still runs."""
+    """Calls of which the first has begun. Its events must be closed, which cancels what still
+    runs."""
 
-    first: tuple[int, CallEvent]
-    rest: Events
-
-    async def events(self) -> Events:
-        """Every event with its call's index; to be iterated once."""
-        yield self.first
-        async for pair in self.rest:
-            yield pair
-
-    async def aclose(self) -> None:
-        await self.rest.aclose()
+    begun: Begun
+    events: Events
+    """What comes after it, with its call's index; to be iterated once."""
 
 
 async def opened(core: Core, calls: Sequence[Call]) -> Opened:
@@ -54,9 +39,11 @@ async def opened(core: Core, calls: Sequence[Call]) -> Opened:
 
     Raises ServingError while a proper status can still be sent.
     """
-    events = merged([checked(core.generate(call)) for call in calls])
+    events = merged([core.generate(call) for call in calls])
     # If this raises, the generator has ended, and closed what it had open.
-    return Opened(await anext(events), events)
+    _, begun = await anext(events)
+    assert isinstance(begun, Begun)
+    return Opened(begun, events)
 
 
 async def answered(core: Core, calls: Sequence[Call]) -> list[Answer]:
@@ -65,9 +52,7 @@ async def answered(core: Core, calls: Sequence[Call]) -> list[Answer]:
     logprobs: list[list[TokenLogprobs]] = [[] for _ in calls]
     begun: dict[int, Begun] = {}
     ended: dict[int, Ended] = {}
-    async with contextlib.aclosing(
-        merged([checked(core.generate(call)) for call in calls])
-    ) as events:
+    async with contextlib.aclosing(merged([core.generate(call) for call in calls])) as events:
         async for index, event in events:
             match event:
                 case Text():
@@ -80,12 +65,3 @@ async def answered(core: Core, calls: Sequence[Call]) -> list[Answer]:
     return [
         Answer("".join(parts[i]), begun[i], ended[i], tuple(logprobs[i])) for i in range(len(calls))
     ]
-
-
-async def checked(running: AsyncGenerator[CallEvent]) -> AsyncGenerator[CallEvent]:
-    """The events of a call; raises EndedEarly for an end that is none of its own."""
-    async with contextlib.aclosing(running) as events:
-        async for event in events:
-            if isinstance(event, Ended) and event.reason not in ("stop", "length"):
-                raise EndedEarly(f"the request ended early: {event.reason}")
-            yield event

@@ -10,6 +10,8 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from server.protocol import (
     FinishReason,
     Load,
@@ -66,8 +68,7 @@ class EmbedCall:
     dimensions: int | None
 
 
-@dataclass(frozen=True)
-class Begun:
+class Begun(msgspec.Struct, frozen=True):
     """First event of a generation: the prompt fits and runs. Errors before it are raised. Of a
     call for embeddings the last but one."""
 
@@ -76,8 +77,7 @@ class Begun:
     """Time this call waited for its model to load; 0 if it was loaded."""
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(msgspec.Struct, frozen=True):
     """A piece of the answer."""
 
     text: str
@@ -85,16 +85,14 @@ class Text:
     """Of the tokens that begin in it, where they were asked for. Then the text may be empty."""
 
 
-@dataclass(frozen=True)
-class Vectors:
+class Vectors(msgspec.Struct, frozen=True):
     """Those of the next inputs, in their order."""
 
     vectors: tuple[bytes, ...]
     """Each in float32, little-endian."""
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True):
     """Last event of every call that did not raise."""
 
     reason: FinishReason

@@ -65,6 +65,13 @@ class TimedOut(ServingError):
         )
 
 
+class EndedEarly(ServingError):
+    """The worker ended the request before it was whole, and nobody here had asked for it."""
+
+    status = 503
+    code = "ended_early"
+
+
 class WorkerWedged(ServingError):
     """The model's process did not speak for too long; it is killed, and the next request loads
     the model again."""

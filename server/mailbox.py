@@ -23,35 +23,42 @@ class Mailbox:
         self._logprobs: list[TokenLogprobs] = []
         self._vectors: list[bytes] = []
         self._end: Ended | ServingError | None = None
-        self._news = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
 
     def begin(self, begun: Begun) -> None:
         self._begun = begun
-        self._news.set()
+        self._tell()
 
     def add(self, text: str, logprobs: Sequence[TokenLogprobs] = ()) -> None:
         if text or logprobs:
             self._pieces.append(text)
             self._logprobs += logprobs
-            self._news.set()
+            self._tell()
 
     def add_vectors(self, vectors: Sequence[bytes]) -> None:
         if vectors:
             self._vectors += vectors
-            self._news.set()
+            self._tell()
 
     def end(self, end: Ended | ServingError) -> None:
         """Nothing comes after it, and a later end is ignored."""
         if self._end is None:
             self._end = end
-            self._news.set()
+            self._tell()
 
     async def get(self) -> CallEvent:
-        """The next event, when there is one; Ended is the last. Raises an end that is an error."""
+        """The next event, when there is one; Ended is the last. Raises an end that is an error.
+
+        Only one may wait for it.
+        """
         while (event := self._next()) is None:
-            self._news.clear()
-            await self._news.wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         return event
+
+    def _tell(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _next(self) -> CallEvent | None:
         if self._vectors:

@@ -14,6 +14,7 @@ from server.collector import ModelCollector
 from server.errors import ModelNotFound
 from server.ledgers import Ledgers
 from server.protocol import Timings
+from server.token_series import TokenSeries
 
 # From a cached prompt on a small model to a cold load of a large one from a slow disk.
 _FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -38,6 +39,10 @@ class Metrics:
         self._models = ModelCollector(ledgers)
         self.registry.register(self._models)
         self.show = self._models.show
+        self._tokens = TokenSeries(_TOKEN_BUCKETS)
+        self.registry.register(self._tokens)
+        self.next_tokens = self._tokens.came
+        self.generated = self._tokens.generated
         self._requests = self._counter(
             "corral_requests",
             "Requests that ended, by HTTP status; 499 if the client went away",
@@ -48,11 +53,6 @@ class Metrics:
             "corral_time_to_first_token_seconds",
             "Seconds from a request's arrival to its first text, with queue and load",
             _FIRST_TOKEN_BUCKETS,
-        )
-        self._inter_token = self._histogram(
-            "corral_inter_token_latency_seconds",
-            "Seconds between consecutive tokens of a request, as their text comes",
-            _TOKEN_BUCKETS,
         )
         self._duration = self._histogram(
             "corral_request_duration_seconds",
@@ -78,9 +78,6 @@ class Metrics:
             "corral_prompt_tokens",
             "Prompt tokens of generations that a worker accepted, and tokens that were embedded",
         )
-        self._generation_tokens = self._counter(
-            "corral_generation_tokens", "Tokens that were generated"
-        )
         self._prefix_queries = self._counter(
             "corral_prefix_cache_queries", "Prompt tokens that were looked up in the prefix cache"
         )
@@ -93,13 +90,11 @@ class Metrics:
         self._by_model = (
             self._requests,
             self._first_token,
-            self._inter_token,
             self._duration,
             self._queue,
             self._faults,
             self._reads,
             self._prompt_tokens,
-            self._generation_tokens,
             self._prefix_queries,
             self._prefix_hits,
             self._pin_failures,
@@ -128,15 +123,6 @@ class Metrics:
     def first_token(self, model: str, seconds: float) -> None:
         self._first_token.labels(model).observe(seconds)
 
-    def next_tokens(self, model: str, seconds: float, n: int) -> None:
-        """n tokens came together, that long after the one before."""
-        histogram = self._inter_token.labels(model)
-        for _ in range(n):
-            histogram.observe(seconds / n)
-
-    def generated(self, model: str, n: int) -> None:
-        self._generation_tokens.labels(model).inc(n)
-
     def ended(self, model: str, endpoint: str, status: int, seconds: float) -> None:
         """A request got its end."""
         self._requests.labels(model, endpoint, status).inc()
@@ -156,6 +142,7 @@ class Metrics:
         """The model is unloaded: drop its series."""
         for metric in self._by_model:
             metric.remove_by_labels({"model": model})
+        self._tokens.forget(model)
 
     # -- reading ---------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from server import protocol
+from server.channel import Channel
 from server.protocol import ProtocolError, Shutdown, ToDaemon
 
 log = logging.getLogger("corral.worker")
@@ -55,16 +56,14 @@ class WorkerProcess:
         self,
         model: str,
         process: Process,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        channel: Channel,
         graces: Graces,
     ) -> None:
         self.pid = process.pid
         self.model = model
         """Whose it is, for the log."""
         self._process = process
-        self._reader = reader
-        self._writer = writer
+        self._channel = channel
         self._graces = graces
         self._last_line = ""
         self._stopping = False
@@ -81,7 +80,7 @@ class WorkerProcess:
         """
         ours, theirs = socket.socketpair()
         with theirs:
-            reader, writer = await asyncio.open_unix_connection(sock=ours)
+            channel = await Channel.over(ours)
             try:
                 process = await asyncio.create_subprocess_exec(
                     *argv,
@@ -95,9 +94,9 @@ class WorkerProcess:
                     start_new_session=True,
                 )
             except OSError:
-                writer.close()
+                channel.close()
                 raise
-        return cls(model, process, reader, writer, graces or Graces())
+        return cls(model, process, channel, graces or Graces())
 
     @property
     def runs(self) -> bool:
@@ -108,8 +107,7 @@ class WorkerProcess:
 
         What may pile up is bounded by who calls: a Generate and a Cancel for each slot.
         """
-        if not self._writer.is_closing():
-            self._writer.write(frame)
+        self._channel.send(frame)
 
     async def run(self, on_message: Callable[[ToDaemon], None]) -> str:
         """Pass on every message until the process has ended and is reaped; says why it ended.
@@ -124,7 +122,7 @@ class WorkerProcess:
             if self._process.returncode is None:
                 self._process.kill()
             code = await self._process.wait()
-            self._writer.transport.abort()
+            self._channel.close()
             await asyncio.wait([output], timeout=self._graces.output)
             output.cancel()
         if self._stopping:
@@ -156,14 +154,10 @@ class WorkerProcess:
     async def _read(self, on_message: Callable[[ToDaemon], None]) -> str | None:
         """Messages until the worker hangs up; what was wrong if it sent none."""
         try:
-            while True:
-                header = await self._reader.readexactly(protocol.HEADER_BYTES)
-                body = await self._reader.readexactly(protocol.body_length(header))
-                on_message(protocol.decode_for_daemon(body))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return None
+            await self._channel.receive(on_message)
         except ProtocolError as error:
             return f"it broke the protocol: {error}"
+        return None
 
     async def _reap(self, fault: str | None) -> None:
         if fault is not None:

@@ -335,9 +335,9 @@ def encode(message: ToWorker | ToDaemon) -> bytes:
     return _HEADER.pack(len(body)) + body
 
 
-def body_length(header: bytes) -> int:
-    """Length of the body behind a header of HEADER_BYTES. Raises ProtocolError."""
-    (length,) = _HEADER.unpack(header)
+def body_length(frame: bytes | bytearray) -> int:
+    """Length of the body behind the first HEADER_BYTES of a frame. Raises ProtocolError."""
+    (length,) = _HEADER.unpack_from(frame)
     if length > MAX_FRAME_BYTES:
         raise ProtocolError(f"frame of {length} bytes, at most {MAX_FRAME_BYTES} are allowed")
     return int(length)
@@ -351,7 +351,7 @@ def decode_for_worker(body: bytes) -> ToWorker:
         raise ProtocolError(str(error)) from error
 
 
-def decode_for_daemon(body: bytes) -> ToDaemon:
+def decode_for_daemon(body: bytes | bytearray) -> ToDaemon:
     """The message in a frame's body. Raises ProtocolError."""
     try:
         return _to_daemon.decode(body)

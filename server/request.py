@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from server import protocol
 from server.calls import Begun, Call, EmbedCall, Ended
-from server.errors import BadRequest, ServingError
+from server.errors import BadRequest, EndedEarly, ServingError
 from server.mailbox import Mailbox
 from server.metrics import Metrics
 from server.protocol import Embed, Embedded, Finished, Generate, Piece, ProtocolError, Timings
@@ -52,7 +53,7 @@ class Request:
     def embeds(self) -> bool:
         return isinstance(self.call, EmbedCall)
 
-    @property
+    @cached_property
     def model(self) -> str:
         return self.call.spec.name
 
@@ -85,7 +86,7 @@ class Request:
         else:
             self.metrics.next_tokens(self.model, now - self._last_token, piece.n_tokens)
         self._last_token = now
-        self._count(self._generated + piece.n_tokens)
+        self._count(piece.n_tokens)
 
     def add_vectors(self, embedded: Embedded) -> None:
         """The worker has read more of the inputs."""
@@ -98,12 +99,16 @@ class Request:
             self.metrics.embedded(self.model, finished.prompt_tokens)
             self.mailbox.begin(Begun(finished.prompt_tokens, self._load_seconds))
         else:
-            self._count(finished.completion_tokens)
+            # The worker's last word may count some that gave no text.
+            self._count(max(0, finished.completion_tokens - self._generated))
             self.metrics.reused(self.model, finished.cached_tokens)
         if finished.reason == "error":
             kind = BadRequest if finished.param else ServingError
             error = kind(finished.error or "the worker gave no reason", param=finished.param)
             self.fail(error, now, finished.timings)
+            return
+        if finished.reason == "cancelled":
+            self.fail(EndedEarly("the request ended early: cancelled"), now, finished.timings)
             return
         self.mailbox.end(
             Ended(
@@ -126,10 +131,10 @@ class Request:
         """Nobody waits for it any more, and no worker has it."""
         self._close(CLIENT_WENT_AWAY, now, None)
 
-    def _count(self, generated: int) -> None:
-        """Tokens so far; the worker's last word may count some that gave no text."""
-        self.metrics.generated(self.model, max(0, generated - self._generated))
-        self._generated = max(generated, self._generated)
+    def _count(self, n: int) -> None:
+        """n more tokens."""
+        self.metrics.generated(self.model, n)
+        self._generated += n
 
     def _close(self, status: int, now: float, timings: Timings | None) -> None:
         status = self.abandoned or status

@@ -100,9 +100,10 @@ class LiveStream(Response):
             "headers": self.raw_headers,
         }
         await send(headers)
+        loop = asyncio.get_running_loop()
         async for frame in self.frames:
             await send({"type": "http.response.body", "body": frame, "more_body": True})
-            self._sent_at = asyncio.get_running_loop().time()
+            self._sent_at = loop.time()
         # Nothing may follow the last message, not even a ping that waits on the socket.
         self.ping = None
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -19,7 +19,6 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.answers import checked
 from server.bodies import read_body
 from server.calls import Begun, Core, EmbedCall, Ended, Vectors
 from server.catalog import Model
@@ -118,7 +117,7 @@ async def _frames(pieces: Iterator[bytes]) -> AsyncGenerator[bytes]:
 async def _embedded(core: Core, call: EmbedCall) -> Embeddings:
     vectors: list[bytes] = []
     begun: Begun | None = None
-    async with contextlib.aclosing(checked(core.embed(call))) as events:
+    async with contextlib.aclosing(core.embed(call)) as events:
         async for event in events:
             match event:
                 case Vectors():

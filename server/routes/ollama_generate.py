@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import AsyncGenerator, Callable
 from typing import Literal
@@ -14,7 +13,7 @@ from starlette.responses import Response
 from manifests.templates import refuse_go_template
 from server.answers import Opened, answered, opened
 from server.bodies import read_body
-from server.calls import Begun, Call, Ended, Text
+from server.calls import Call, Ended, Text
 from server.catalog import Model
 from server.errors import BadRequest, ServingError
 from server.failures import ollama_error
@@ -114,7 +113,8 @@ async def _run(request: Request, asked: Generating, call: Call, shape: Shape) ->
     core = services_of(request).core
     if asked.stream is not False:
         opening = await while_connected(request, opened(core, [call]))
-        return LiveStream(_frames(call.spec.name, opening, shape), opening, NDJSON)
+        frames = _frames(call.spec.name, opening, shape)
+        return LiveStream(frames, opening.events, NDJSON)
     (answer,) = await while_connected(request, answered(core, [call]))
     last = stats(answer.begun, answer.ended)
     return json_response(shape(call.spec.name, answer.text, last))
@@ -122,17 +122,12 @@ async def _run(request: Request, asked: Generating, call: Call, shape: Shape) ->
 
 async def _frames(model: str, opening: Opened, shape: Shape) -> AsyncGenerator[bytes]:
     """The stream's lines; an error is the last of them."""
-    begun: Begun | None = None
     try:
-        async with contextlib.aclosing(opening.events()) as events:
-            async for _, event in events:
-                match event:
-                    case Begun():
-                        begun = event
-                    case Text():
-                        yield ndjson(shape(model, event.text, None))
-                    case Ended():
-                        assert begun is not None
-                        yield ndjson(shape(model, "", stats(begun, event)))
+        async for _, event in opening.events:
+            match event:
+                case Text():
+                    yield ndjson(shape(model, event.text, None))
+                case Ended():
+                    yield ndjson(shape(model, "", stats(opening.begun, event)))
     except ServingError as error:
         yield ndjson(ollama_error(error))

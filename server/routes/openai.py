@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.answers import Answer, Opened, answered, opened
+from server.answers import Answer, Events, answered, opened
 from server.bodies import read_body
 from server.calls import Call, Ended, Text
 from server.catalog import Model
@@ -130,7 +129,7 @@ def _job(model: Model, asked: Asked, prompts: list[str | list[int]], endpoint: s
 async def _run(request: Request, services: Services, asked: Asked, job: Job) -> Response:
     if asked.stream:
         opening = await while_connected(request, opened(services.core, job.calls))
-        return LiveStream(_frames(job, opening), opening, SSE, SSE_PING)
+        return LiveStream(_frames(job, opening.events), opening.events, SSE, SSE_PING)
     answers = await while_connected(request, answered(services.core, job.calls))
     return json_response(_whole(job, answers))
 
@@ -153,7 +152,7 @@ def _whole(job: Job, answers: list[Answer]) -> Completion:
     return body
 
 
-async def _frames(job: Job, opening: Opened) -> AsyncGenerator[bytes]:
+async def _frames(job: Job, events: Events) -> AsyncGenerator[bytes]:
     """The stream's events; an error is the last of them."""
     ended: list[Ended] = []
     likelihoods = _Likelihoods(job)
@@ -162,14 +161,13 @@ async def _frames(job: Job, opening: Opened) -> AsyncGenerator[bytes]:
             for index in range(len(job.calls)):
                 first = Choice(index, None, delta=Delta(role="assistant", content=""))
                 yield sse(job.body([first], chunk=True))
-        async with contextlib.aclosing(opening.events()) as events:
-            async for index, event in events:
-                if isinstance(event, Text):
-                    logprobs = likelihoods.add(index, event.logprobs)
-                    yield sse(_text_chunk(job, index, event.text, logprobs))
-                elif isinstance(event, Ended):
-                    ended.append(event)
-                    yield sse(_last_chunk(job, index, event))
+        async for index, event in events:
+            if isinstance(event, Text):
+                logprobs = likelihoods.add(index, event.logprobs)
+                yield sse(_text_chunk(job, index, event.text, logprobs))
+            elif isinstance(event, Ended):
+                ended.append(event)
+                yield sse(_last_chunk(job, index, event))
     except ServingError as error:
         yield sse(openai_error(error))
         return

@@ -13,7 +13,7 @@ from fake_core import FakeCore
 from manifests.names import parse_name
 from manifests.store import Store
 from server.calls import Begun, Ended, Vectors
-from server.errors import BadRequest, QueueFull
+from server.errors import BadRequest, EndedEarly, QueueFull
 from server.protocol import Timings
 
 VECTORS = [(0.6, -0.8), (1.0, 0.0), (0.28125, 0.96)]
@@ -177,7 +177,7 @@ async def test_errors_have_their_status(
 async def test_a_call_that_a_shutdown_ends_has_no_answer(
     client: httpx.AsyncClient, core: FakeCore
 ) -> None:
-    core.script = [Vectors(PACKED[:1]), BEGUN, Ended("cancelled", 7, 0, Timings(0.5, 0, 0, 0), 3.0)]
+    core.script = [Vectors(PACKED[:1]), EndedEarly("the request ended early: cancelled")]
     answer = await openai(client, input=["a", "b"])
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "ended_early")
 

@@ -165,6 +165,17 @@ def test_forgetting_a_model_drops_all_its_observations_and_no_others() -> None:
     assert samples(metrics, "b") == kept
 
 
+def test_a_model_that_is_loaded_again_is_counted_from_zero() -> None:
+    metrics = showing([], {})
+    for _ in range(2):
+        metrics.next_tokens("m", 0.3, 3)
+        metrics.generated("m", 4)
+        read = metrics.registry.get_sample_value
+        assert read("corral_inter_token_latency_seconds_count", {"model": "m"}) == 3
+        assert read("corral_generation_tokens_total", {"model": "m"}) == 4
+        metrics.forget("m")
+
+
 def test_tokens_that_come_together_share_the_time_since_the_last() -> None:
     metrics = showing([], {})
     metrics.next_tokens("m", 0.3, 3)

@@ -8,12 +8,12 @@ from typing import Any
 
 import httpx
 import pytest
-from fake_core import ENDED, FakeCore
+from fake_core import FakeCore
 
 from manifests.manifest import Message, Parameters
 from manifests.names import parse_name
 from manifests.store import Store
-from server.calls import Begun, Ended, Text
+from server.calls import Begun, Text
 from server.errors import QueueFull, WorkerDied
 from server.protocol import Sampling
 from server.routes.openai_schema import CompletionRequest
@@ -325,13 +325,6 @@ async def test_an_error_after_the_first_byte_is_an_event(
     assert last["error"]["message"] == "killed by signal 9"
     assert last["error"]["code"] == "worker_died"
     assert (await chat(client)).status_code == 500
-
-
-async def test_a_generation_that_was_cancelled_is_no_whole_answer(
-    client: httpx.AsyncClient, core: FakeCore
-) -> None:
-    core.script = [Begun(5, 0), Ended("cancelled", 5, 1, ENDED.timings, 1.0)]
-    assert (await chat(client)).status_code == 503
 
 
 async def test_models_are_listed_and_shown(client: httpx.AsyncClient) -> None:

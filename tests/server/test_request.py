@@ -7,7 +7,7 @@ import logging
 import pytest
 from made_calls import made_call, made_spec
 
-from server.errors import BadRequest, ServingError
+from server.errors import BadRequest, EndedEarly, ServingError
 from server.ledgers import Ledgers
 from server.metrics import Metrics
 from server.protocol import Finished, Piece, Timings
@@ -50,6 +50,15 @@ async def test_an_error_that_names_a_field_is_the_callers_fault() -> None:
             await request.mailbox.get()
         assert type(caught.value) is kind
         assert caught.value.param == param
+
+
+async def test_an_end_that_nobody_asked_for_is_no_whole_answer() -> None:
+    metrics = Metrics(Ledgers())
+    request = Request.of(made_call(made_spec()), 10, metrics)
+    request.finish(Finished("1", "cancelled", 4, 2, Timings(0, 0, 0, 0)), 20)
+    with pytest.raises(EndedEarly, match="ended early: cancelled"):
+        await request.mailbox.get()
+    assert b'status="503"' in metrics.render()
 
 
 def test_times_count_from_the_arrival_and_between_tokens() -> None:
