@@ -42,9 +42,23 @@ def vmtouch_bytes(path: Path) -> int | None:
     return int(match[1]) * 4096
 
 
+def sampled_since_now(daemon: Daemon, model: str) -> dict[str, float]:
+    """The metrics, once they tell of a sample that began after this call: of a large model it is
+    taken beside the scrapes."""
+    began, found = time.monotonic(), dict[str, float]()
+
+    def sampled() -> bool:
+        found.update(daemon.metrics())
+        age = found.get(f'corral_residency_sample_age_seconds{{model="{model}"}}')
+        return age is not None and age < time.monotonic() - began
+
+    until(sampled)
+    return found
+
+
 def look(daemon: Daemon, model: str, blob: Path) -> Seen:
     pid = daemon.worker_pid(model)
-    metrics = daemon.metrics()
+    metrics = sampled_since_now(daemon, model)
     return Seen(
         rss=worker_status(pid, "VmRSS"),
         locked=worker_status(pid, "VmLck"),
