@@ -6,7 +6,7 @@ llama-server from the start of its process, as that is what loads a model there.
 
 from __future__ import annotations
 
-import subprocess
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ import httpx
 
 from bench import pages
 from bench.contenders import MODEL_NAME, Corral, LlamaServer, Setup
-from bench.process import free_port, stop
+from bench.process import free_port, served
 from bench.prompts import Prompts
 from bench.residency.cgroups import Limits, caged, disk_of
 from bench.rounds import order
@@ -98,23 +98,9 @@ def _llama_server(server: LlamaServer, prefix: Sequence[str], prompt: str) -> fl
     log = server.setup.home / "llama-server.log"
     pages.drop(server.setup.model)
     began = time.perf_counter()
-    with log.open("wb") as sink:
-        process = subprocess.Popen([*prefix, *server.command(port)], stdout=sink, stderr=sink)
-    try:
-        while not _healthy(url):
-            if process.poll() is not None or time.perf_counter() - began > _TIMEOUT_SECONDS:
-                raise Failure(f"llama-server did not start: see {log}")
-            time.sleep(_POLL_SECONDS)
+    command = [*prefix, *server.command(port)]
+    with served(command, url, log, os.environ, _POLL_SECONDS):
         return _first_token(url, prompt) - began
-    finally:
-        stop(process)
-
-
-def _healthy(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/health", timeout=5).status_code == httpx.codes.OK
-    except httpx.TransportError:
-        return False
 
 
 def _first_token(url: str, prompt: str) -> float:

@@ -25,21 +25,27 @@ def free_port() -> int:
 
 
 @contextmanager
-def served(command: Sequence[str], url: str, log: Path, env: Mapping[str, str]) -> Iterator[str]:
+def served(
+    command: Sequence[str],
+    url: str,
+    log: Path,
+    env: Mapping[str, str],
+    poll_seconds: float = 0.05,
+) -> Iterator[str]:
     """The URL, once GET /health answers 200. Raises Failure with the log's end if it does not,
     or if what is done with it fails."""
     with log.open("wb") as sink:
         process = subprocess.Popen(command, stdout=sink, stderr=sink, env=env)
     try:
-        _wait_until_healthy(process, url, log)
+        _wait_until_healthy(process, url, poll_seconds)
         yield url
     except Failure as error:
         raise Failure(f"{error}\nThe end of the server's log:\n{_tail(log)}") from error
     finally:
-        stop(process)
+        _stop(process)
 
 
-def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, poll_seconds: float) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         try:
@@ -47,12 +53,11 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -
                 return
         except httpx.TransportError:  # does not listen yet
             pass
-        time.sleep(0.05)
+        time.sleep(poll_seconds)
     raise Failure(f"the server at {url} did not start (exit status {process.poll()})")
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask it to end, make it end after half a minute."""
+def _stop(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
         process.wait(_STOP_SECONDS)
