@@ -14,7 +14,7 @@ from residency.libc import PAGE_BYTES
 from residency.modes import LoadPlan
 from residency.pin import MAX_GAP_BYTES
 from residency.ranges import Range
-from residency.read_order import FileTensor, reading_order, sparse_names
+from residency.read_order import FilePart, FileTensor, reading_order, sparse_names
 from residency.reader import Reader, open_reader
 from residency.working_set import replay_order, runs_within
 from server.protocol import FileRuns
@@ -70,17 +70,29 @@ class Reading:
         self._end()
         if plan.copy:
             return
+        if plan.prefetch and self._tensors is None:
+            # All is wanted, in whatever order: not to wait for the header, and to be before what
+            # the kernel reads ahead of it (8 MiB on some disks), which lies in small pages.
+            self._read(self._whole_files(), huge=True)
         tensors = self._all_tensors()
+        self._end()
         skipped = frozenset() if plan.prefetch else sparse_names({t.name for t in tensors})
         parts = reading_order((t for t in tensors if t.name not in skipped), max_gap=PAGE_BYTES)
         if skipped:
             parts += replay_order(self._replayed, parts, MAX_GAP_BYTES)
+        self._read(parts, huge=not skipped)
+
+    def _read(self, parts: Sequence[FilePart], *, huge: bool) -> None:
         try:
             self._reader = self._opened.enter_context(
-                open_reader(llama.READER_LIBRARY, self._paths, parts, huge=not skipped)
+                open_reader(llama.READER_LIBRARY, self._paths, parts, huge=huge)
             )
         except OSError as error:
             logger.warning("nothing is read ahead: %s; pages come as they are touched", error)
+
+    def _whole_files(self) -> list[FilePart]:
+        sizes = (path.stat().st_size for path in self._paths)
+        return [FilePart(file, Range(0, size)) for file, size in enumerate(sizes)]
 
     def _all_tensors(self) -> list[FileTensor]:
         if self._tensors is None:
