@@ -32,11 +32,13 @@ class Channel(asyncio.Protocol):
         Raises ProtocolError for what is no message, and whatever on_message raises.
         """
         self._on_message = on_message
+        self._transport.resume_reading()
         try:
-            self._pass_on()
             await self._ended
         finally:
             self._on_message = None
+            if not self._transport.is_closing():
+                self._transport.pause_reading()
 
     def send(self, frame: bytes) -> None:
         """Without waiting for a worker that is slow to read; nothing if it has hung up."""
@@ -51,6 +53,8 @@ class Channel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        # Until somebody receives, the socket keeps what comes: a worker that says much waits.
+        self._transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
         self._unread += data

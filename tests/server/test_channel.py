@@ -51,6 +51,19 @@ async def test_what_came_before_anybody_asked_is_kept(
     assert heard == SAID
 
 
+async def test_a_worker_that_nobody_listens_to_is_held_up(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = ends
+    channel = await Channel.over(ours)
+    theirs.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        for _ in range(100):
+            theirs.send(bytes(1 << 20))
+            await asyncio.sleep(0)
+    channel.close()
+
+
 @pytest.mark.parametrize("fault", [ProtocolError("unknown request"), KeyError("a fault of ours")])
 async def test_after_what_the_receiver_raises_nothing_is_passed_on(
     ends: tuple[socket.socket, socket.socket], fault: Exception
