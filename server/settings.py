@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -117,6 +119,17 @@ def _text(_name: str, text: str) -> str:
     return text
 
 
+def _host(name: str, text: str) -> str:
+    """No URL and no port, which other servers' variables of this kind take."""
+    try:
+        ip_address(text)
+    except ValueError:
+        if not re.fullmatch(r"[\w.-]+", text):
+            allowed = 'a name or an address, such as "127.0.0.1" or "::1"; the port is CORRAL_PORT'
+            raise SettingsError(name, text, allowed) from None
+    return text
+
+
 def _path(_name: str, text: str) -> Path:
     return Path(text).expanduser().absolute()
 
@@ -172,7 +185,7 @@ def _is_origin(text: str) -> bool:
 
 
 _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
-    "CORRAL_HOST": ("host", _text),
+    "CORRAL_HOST": ("host", _host),
     "CORRAL_PORT": ("port", _whole(0, 65535)),
     "CORRAL_HOME": ("home", _path),
     "CORRAL_WEIGHT_RESIDENCY": ("weight_residency", _text),

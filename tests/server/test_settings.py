@@ -65,6 +65,9 @@ def test_every_variable() -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "allowed"),
     [
+        ("CORRAL_HOST", "http://127.0.0.1", "CORRAL_PORT"),
+        ("CORRAL_HOST", "127.0.0.1:11434", "CORRAL_PORT"),
+        ("CORRAL_HOST", "[::1]", '"::1"'),
         ("CORRAL_PORT", "65536", "0 to 65535"),
         ("CORRAL_PORT", "-1", "whole number"),
         ("CORRAL_PORT", "8_0", "whole number"),
@@ -90,6 +93,11 @@ def test_a_bad_value_names_variable_value_and_what_is_allowed(
         read(**{variable: value})
     for part in (variable, value, allowed):
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "fe80::1%lo", "corral.local", "my_box"])
+def test_a_host_is_a_name_or_an_address(host: str) -> None:
+    assert read(CORRAL_HOST=host)[0].host == host
 
 
 def test_a_bad_key_is_not_shown() -> None:
