@@ -84,8 +84,7 @@ class LlamaServer:
         return "llama-server" if self.repack else "llama-server --no-repack"
 
     def describe(self) -> str:
-        how = "weights copied into its own layout" if self.repack else "weights mapped as they are"
-        return f"same source and flags; {how}"
+        return "weights copied into its own layout" if self.repack else "weights mapped as they are"
 
     def command(self, port: int) -> list[str]:
         setup = self.setup
