@@ -21,6 +21,7 @@ inline __m128i chunk_at(const void *p) { return _mm_loadu_si128(static_cast<cons
 using ivec = __m512i;
 using fvec = __m512;
 
+constexpr bool DOT_TAKES_ALL_BYTES = true;
 constexpr int COLUMNS = 8;  // of B at once: 8 sums of floats, 8 of integers and 8 decoded words
 
 inline ivec fill(int32_t x) { return _mm512_set1_epi32(x); }
@@ -70,6 +71,11 @@ inline ivec fifth_bits(ivec bits) {
 using ivec = __m256i;
 using fvec = __m256;
 
+#if defined(__AVXVNNI__)
+constexpr bool DOT_TAKES_ALL_BYTES = true;
+#else
+constexpr bool DOT_TAKES_ALL_BYTES = false;  // of a, up to 128: two products are summed in 16 bits
+#endif
 constexpr int COLUMNS = 4;
 
 inline ivec fill(int32_t x) { return _mm256_set1_epi32(x); }
@@ -100,7 +106,6 @@ inline ivec dot(ivec sum, ivec a, ivec b) {
 #if defined(__AVXVNNI__)
     return _mm256_dpbusd_avx_epi32(sum, a, b);
 #else
-    // the sum of two products has 16 bits: a's bytes must be less than 129
     return _mm256_add_epi32(sum,
                             _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), _mm256_set1_epi16(1)));
 #endif

@@ -1,4 +1,5 @@
-// Products of quantized weights by quantized columns on x86, for prompts, batches and lone columns.
+// Products of quantized weights by quantized columns on x86, for prompts, batches and lone columns;
+// not for experts, nor where LANES does not divide the rows.
 //
 // The lanes of a vector are rows of A (the weights), so that dot products need no sum over lanes,
 // and one instruction scales all rows. A row's numbers are decoded once for all columns of B. The
@@ -13,12 +14,11 @@
 #include "lanes.h"
 
 #include <algorithm>
-#include <type_traits>
 #include <vector>
 
 namespace {
 
-constexpr int CHUNK = 1024;  // quants of a row that are decoded at once: 20 or 24 KiB for all lanes
+constexpr int CHUNK = 1024;   // quants of a row that are decoded at once: 24 KiB at most
 constexpr int64_t BAND = 64;  // columns of B whose scales are unpacked at once
 
 // LANES rows of a group, the 4 * WORDS quants with one scale: number = scale * quant + minimum
@@ -239,7 +239,7 @@ struct Weights<block_q6_K> {
     }
 };
 
-inline void unpack(const block_q8_0 &b, int above, ColumnGroup *to) {
+inline void unpack(const block_q8_0 &b, int above, int, ColumnGroup *to) {
     int32_t sum = 0;
     for (int8_t quant : b.qs)
         sum += quant;
@@ -247,19 +247,25 @@ inline void unpack(const block_q8_0 &b, int above, ColumnGroup *to) {
     to->start = -above * sum;
 }
 
-inline void unpack(const block_q8_1 &b, int, ColumnGroup *to) {
+inline void unpack(const block_q8_1 &b, int, int, ColumnGroup *to) {
     to->scale = GGML_CPU_FP16_TO_FP32(b.d);
     to->sum = GGML_CPU_FP16_TO_FP32(b.s);
 }
 
-inline void unpack(const block_q8_K &b, int above, ColumnGroup *to) {
-    for (int i = 0; i < (above ? 16 : 8); ++i) {
+inline void unpack(const block_q8_K &b, int above, int groups, ColumnGroup *to) {
+    for (int i = 0; i < groups; ++i) {
         to[i].scale = b.d;
         if (above)
             to[i].start = -above * b.bsums[i];
         else
             to[i].sum = b.d * (b.bsums[2 * i] + b.bsums[2 * i + 1]);
     }
+}
+
+// A thread's own, kept: a band's, which makes 16 or 32 bytes for each number of a column.
+inline std::vector<ColumnGroup> &column_groups() {
+    static thread_local std::vector<ColumnGroup> groups;
+    return groups;
 }
 
 // m rows of A by n columns of B, each of k blocks; strides in blocks, C's in floats.
@@ -272,7 +278,7 @@ class QuantizedProduct {
 
     // The share of thread ith of nth. LANES divides m.
     void compute(int64_t m, int64_t n, int ith, int nth) {
-        static thread_local std::vector<ColumnGroup> unpacked;
+        std::vector<ColumnGroup> &unpacked = column_groups();
         const int64_t tiles = m / LANES, jobs = tiles * ((n + BAND - 1) / BAND);
         int64_t band = -1;
         for (int64_t job = jobs * ith / nth; job < jobs * (ith + 1) / nth; ++job) {
@@ -282,7 +288,7 @@ class QuantizedProduct {
                 unpacked.resize(columns * k * GROUPS);
                 for (int64_t j = 0; j < columns; ++j)
                     for (int64_t l = 0; l < k; ++l)
-                        unpack(b[ldb * (first + j) + l], Weights<A>::above,
+                        unpack(b[ldb * (first + j) + l], Weights<A>::above, GROUPS,
                                &unpacked[(k * j + l) * GROUPS]);
             }
             tile(job % tiles * LANES, first, columns, unpacked.data());
@@ -302,11 +308,11 @@ class QuantizedProduct {
             const int64_t blocks = std::min<int64_t>(BLOCKS, k - l);
             const A *block = a + lda * row + l;
             // The next tile's rows arrive meanwhile: of 16 rows at a time the CPU guesses none.
-            const char *next = reinterpret_cast<const char *>(a + lda * (row + LANES) + l * LANES);
+            const uintptr_t next = uintptr_t(a) + (lda * (row + LANES) + l * LANES) * sizeof(A);
             for (int64_t i = 0; i < blocks; ++i) {
                 Weights<A>::decode(block + i, stride, rows + i * GROUPS);
                 for (size_t line = 0; line < LANES * sizeof(A); line += 64)
-                    _mm_prefetch(next + i * LANES * sizeof(A) + line, _MM_HINT_T0);
+                    _mm_prefetch((const char *)(next + i * LANES * sizeof(A) + line), _MM_HINT_T0);
             }
             for (int64_t j = 0; j < columns; j += COLUMNS)
                 multiply_up_to<COLUMNS>(columns - j, rows, blocks, b + ldb * (column + j) + l,
@@ -370,9 +376,7 @@ inline ggml_type quantized_columns(int a_type, int64_t m) {
     if (m % LANES != 0)
         return GGML_TYPE_COUNT;
     switch (a_type) {
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-        case GGML_TYPE_Q8_0:  // see dot
-#endif
+        case GGML_TYPE_Q8_0: return DOT_TAKES_ALL_BYTES ? GGML_TYPE_Q8_0 : GGML_TYPE_COUNT;
         case GGML_TYPE_Q4_0:
         case GGML_TYPE_Q5_0: return GGML_TYPE_Q8_0;
         case GGML_TYPE_Q4_1:
@@ -409,4 +413,14 @@ inline void quantized_product(int a_type, int64_t m, int64_t n, int64_t k, const
 
 }  // namespace
 
-#endif  // __AVX2__
+#else
+
+namespace {
+
+inline ggml_type quantized_columns(int, int64_t) { return GGML_TYPE_COUNT; }
+inline void quantized_product(int, int64_t, int64_t, int64_t, const void *, int64_t, const void *,
+                              int64_t, void *, int64_t, int, int) {}
+
+}  // namespace
+
+#endif
