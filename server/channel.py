@@ -32,13 +32,13 @@ class Channel(asyncio.Protocol):
         Raises ProtocolError for what is no message, and whatever on_message raises.
         """
         self._on_message = on_message
-        self._transport.resume_reading()
         try:
+            self._pass_on()
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
             await self._ended
         finally:
             self._on_message = None
-            if not self._transport.is_closing():
-                self._transport.pause_reading()
 
     def send(self, frame: bytes) -> None:
         """Without waiting for a worker that is slow to read; nothing if it has hung up."""
@@ -53,11 +53,13 @@ class Channel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        # Until somebody receives, the socket keeps what comes: a worker that says much waits.
-        self._transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
         self._unread += data
+        if self._on_message is None:
+            # Until somebody listens, the socket holds up a worker that says more.
+            self._transport.pause_reading()
+            return
         try:
             self._pass_on()
         except Exception as error:  # noqa: BLE001 - receive() raises it; the loop would only log it

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 
 import pytest
+import uvloop
 
 from server.channel import Channel
 from server.protocol import Accepted, ProtocolError, ToDaemon, encode
@@ -51,17 +52,27 @@ async def test_what_came_before_anybody_asked_is_kept(
     assert heard == SAID
 
 
-async def test_a_worker_that_nobody_listens_to_is_held_up(
-    ends: tuple[socket.socket, socket.socket],
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_worker_that_nobody_listens_to_is_held_up_and_heard_later(
+    ends: tuple[socket.socket, socket.socket], run: Callable[[Coroutine[None, None, None]], None]
 ) -> None:
     ours, theirs = ends
-    channel = await Channel.over(ours)
     theirs.setblocking(False)
-    with pytest.raises(BlockingIOError):
-        for _ in range(100):
-            theirs.send(bytes(1 << 20))
-            await asyncio.sleep(0)
-    channel.close()
+    frame = encode(Accepted("r", 1))
+
+    async def early() -> None:
+        channel = await Channel.over(ours)
+        sent = 0
+        with pytest.raises(BlockingIOError):
+            while sent < 100 << 20:
+                sent += theirs.send(frame * 1000)
+                await asyncio.sleep(0)
+        theirs.close()
+        heard: list[ToDaemon] = []
+        await channel.receive(heard.append)
+        assert len(heard) == sent // len(frame)
+
+    run(early())
 
 
 @pytest.mark.parametrize("fault", [ProtocolError("unknown request"), KeyError("a fault of ours")])
