@@ -67,7 +67,12 @@ _GGUF = {
     "gguf_get_tensor_offset": (ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int64),
     "gguf_get_tensor_size": (ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int64),
 }
-for _name, (_result, *_arguments) in _GGUF.items():
+_SET_EXPERT_CHOSEN = b"ggml_backend_cpu_set_expert_chosen"
+_GGML = {
+    "ggml_backend_reg_by_name": (ctypes.c_void_p, ctypes.c_char_p),
+    "ggml_backend_reg_get_proc_address": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p),
+}
+for _name, (_result, *_arguments) in (_GGUF | _GGML).items():
     _function = getattr(c._lib, _name)
     _function.restype, _function.argtypes = _result, _arguments
 
@@ -108,6 +113,20 @@ def open_library(log: NativeLog) -> Iterator[None]:
             yield
         finally:
             c.llama_backend_free()
+
+
+def read_chosen_experts(*, whole: bool) -> None:
+    """From now on the experts that a step's tokens are given to are read whole before they are
+    computed with, as native/reader/chosen.h says; or they come as they are touched. Not while
+    anything computes. Raises LibraryMismatch."""
+    cpu = c._lib.ggml_backend_reg_by_name(b"CPU")
+    address = cpu and c._lib.ggml_backend_reg_get_proc_address(cpu, _SET_EXPERT_CHOSEN)
+    if not address:
+        raise LibraryMismatch(f"llama.cpp has no {_SET_EXPERT_CHOSEN.decode()}: {BUILD_HINT}")
+    chosen = ctypes.CDLL(str(READER_LIBRARY)).corral_read_chosen
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(
+        ctypes.cast(chosen, ctypes.c_void_p) if whole else None
+    )
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from residency.headroom import headroom
@@ -41,7 +41,11 @@ class Reading:
         self._replayed: Sequence[Sequence[Range]] = ()
 
     def follow(self, plan: LoadPlan) -> None:
-        """Reads what a load of this plan wants, once. A copy is a reading of its own."""
+        """Reads what a load of this plan wants, once. A copy is a reading of its own.
+
+        What the plan leaves out is read as experts are chosen, which computing tells: not to be
+        called while it does. Raises LibraryMismatch."""
+        llama.read_chosen_experts(whole=plan.leaves_out)
         self._submit(lambda: self._follow(plan))
 
     def replay(self, files: FileRuns) -> None:
@@ -71,11 +75,13 @@ class Reading:
         if plan.copy:
             return
         if plan.prefetch and self._tensors is None:
-            # All is wanted, in whatever order: not to wait for the header, and to be before what
-            # the kernel reads ahead of it (8 MiB on some disks), which lies in small pages.
-            self._read(self._whole_files(), huge=True)
+            # Until the order is known, from the first byte on: before the kernel reads ahead of
+            # the header, which leaves small pages (8 MiB of them on some disks).
+            with suppress(OSError):
+                self._read(self._whole_files(), huge=True)
+            self._all_tensors()
+            self._end()
         tensors = self._all_tensors()
-        self._end()
         skipped = frozenset() if plan.prefetch else sparse_names({t.name for t in tensors})
         parts = reading_order((t for t in tensors if t.name not in skipped), max_gap=PAGE_BYTES)
         if skipped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import time
@@ -180,3 +181,18 @@ def test_it_keeps_the_order_and_stops_in_the_middle(cold: Path) -> None:
     assert float(printed.split()[0]) < 3
     assert cached_bytes(cold, first) == len(first)
     assert cached_bytes(cold) <= len(first) + 4 * MIB
+
+
+def test_chosen_weights_come_whole_without_their_neighbours(cold: Path) -> None:
+    """As an expert lies: at any byte, in a mapping without read-ahead."""
+    part = Range(9 * MIB + 5, 12 * MIB + 77)
+    pages = -(-part.end // PAGE) - part.start // PAGE
+    library = ctypes.CDLL(str(READER_LIBRARY))
+    with mapped(cold) as addresses:
+        assert advise([addresses], Advice.RANDOM) == []
+        for _ in range(2):
+            library.corral_read_chosen(
+                ctypes.c_void_p(addresses.start + part.start), ctypes.c_size_t(len(part))
+            )
+            until(lambda: cached_bytes(cold, part) == pages * PAGE)
+    assert cached_bytes(cold) == pages * PAGE

@@ -24,9 +24,11 @@ from worker_process import (
 from residency.file_cache import FileProbe
 from residency.ledger import sample
 from residency.libc import PAGE_BYTES
-from residency.modes import AVAILABLE
+from residency.modes import AVAILABLE, Mode, plan
 from residency.ranges import Range
+from residency.read_order import FileTensor
 from server.protocol import Embed, Generate, PinReport, Ready
+from server.worker.reading import reading
 
 PROMPT = "1, 2, 3, 4,"
 
@@ -104,6 +106,21 @@ def test_a_cold_dense_model_is_read_ahead_of_the_computing(own_copy: Path, mode:
     assert warm.read_bytes < 0.01 * ready.weights.file
 
 
+def test_reading_in_eager_waits_for_no_header(
+    own_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drop_cache(own_copy)
+
+    def parsed_late(path: Path, _file: int) -> list[FileTensor]:
+        until(lambda: resident_bytes(path) >= path.stat().st_size)
+        return []
+
+    monkeypatch.setattr("server.worker.llama.file_tensors", parsed_late)
+    with reading([own_copy]) as ahead:
+        ahead.follow(plan(Mode.EAGER))
+        until(lambda: resident_bytes(own_copy) >= own_copy.stat().st_size)
+
+
 @pytest.mark.parametrize(
     ("mode", "asked"),
     [
@@ -130,10 +147,11 @@ def test_the_weights_come_without_a_request_and_again_if_they_have_left(
 def test_lazy_keeps_out_the_experts_that_no_token_runs(moe: Path) -> None:
     drop_cache(moe)
     with in_mode(moe, "lazy") as (worker, ready):
-        worker.answer(request("r", " hello", max_tokens=2))
+        timings = worker.answer(request("r", " hello", max_tokens=2)).end.timings
         touched, resident = touched_bytes(worker, moe), resident_bytes(moe)
     assert touched < 0.5 * ready.weights.file
     assert resident <= 1.15 * touched
+    assert timings.major_faults < touched / PAGE_BYTES / 10, "those that run are read whole"
 
 
 def test_eager_reads_the_experts_too(moe: Path) -> None:
