@@ -14,6 +14,7 @@ import numpy as np
 from server.protocol import Embed
 from server.worker.refusals import RequestRefused
 from server.worker.slots import Tokens
+from server.worker.text import QUICK_BYTES
 
 
 class Tokenizer(Protocol):
@@ -79,7 +80,7 @@ class Texts:
     def _tokenize(self, text: str) -> Tokens:
         # Tokenising a few megabytes takes a second, in which nothing else makes progress.
         n_most = self._limit.n_tokens
-        if len(text) > n_most:
+        if len(text) > QUICK_BYTES * n_most:
             n_bytes = len(text.encode())
             most_bytes = (n_most + 1) * self._tokenizer.longest_token
             if n_bytes > most_bytes:
