@@ -85,6 +85,7 @@ def _about(options: Options, contenders: Sequence[Contender], visits: Sequence[V
         f"{Path(options.model).name}; {rounds}; {options.threads} threads, "
         f"{options.slots} slots and {options.n_ctx} KV cells for each server; seed {options.seed}",
         *(f"{each.name}: {each.describe()}" for each in contenders),
+        *(("--quick: tells that it works, the figures mean nothing",) if options.quick else ()),
         f"the client took {100 * share:.1f} % of one core",
         *(f"note: {note}" for note in odd_requests(visits)),
     ]
