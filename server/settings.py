@@ -124,7 +124,7 @@ def _host(name: str, text: str) -> str:
     try:
         ip_address(text)
     except ValueError:
-        if not re.fullmatch(r"[\w.-]+", text):
+        if len(text) > 253 or not re.fullmatch(r"[\w-]{1,63}(\.[\w-]{1,63})*\.?", text):
             allowed = 'a name or an address, such as "127.0.0.1" or "::1"; the port is CORRAL_PORT'
             raise SettingsError(name, text, allowed) from None
     return text
