@@ -41,7 +41,10 @@ class Client(AbstractAsyncContextManager["Client"]):
         self._model = ""
 
     async def __aenter__(self) -> Self:
-        answer = await self._http.get("/v1/models")
+        try:
+            answer = await self._http.get("/v1/models")
+        except httpx.TransportError as error:
+            raise Failure(f"{self._http.base_url} does not answer: {error}") from error
         if answer.status_code != httpx.codes.OK or not answer.json()["data"]:
             raise Failure(f"{answer.url} lists no model: {answer.text[:200]}")
         self._model = answer.json()["data"][0]["id"]

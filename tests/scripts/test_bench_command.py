@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 
 from bench import command, pages
+from bench.client import Client
 from bench.contenders import Corral, LlamaServer, Remote, Setup
 from bench.options import parse
 from bench.plan import Arrival, plan
@@ -155,3 +157,12 @@ def test_a_quick_run_of_corral_alone(
     assert all(each["itl_p99"] >= each["itl_p50"] > 0 for each in figures.values())
     assert "| 4 streams" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"], "the store is gone"
+
+
+async def test_a_server_that_is_not_there_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(Failure, match=f"{url}/? does not answer"):
+            async with Client(url):
+                pass
