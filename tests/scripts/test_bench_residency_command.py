@@ -228,7 +228,7 @@ def test_a_quick_run_on_a_made_model(
     # Half of the file are its experts. What is read ahead may come after the load's answer.
     assert 0 < lazy["load"]["read_bytes"] < 80e6
     assert cold["idle"]["resident"] > 100e6
-    assert lazy["first"]["major_faults"] > cold["first"]["major_faults"]
+    assert lazy["first"]["read_bytes"] > 1e6, "the experts that it was given to"
     # Two of 256 experts a token: what a request touches is a part.
     assert lazy["at_load"]["resident"] < lazy["idle"]["resident"] < cold["idle"]["resident"]
     assert cold["cached_before"] == lazy["cached_before"] == 0
