@@ -1,4 +1,4 @@
-"""llama.cpp, typed: the one module that imports llama_cpp.
+"""llama.cpp, typed: with gguf_header the modules that import llama_cpp.
 
 Every resource is a context manager over a native pointer; whoever opens them
 keeps them in an ExitStack, so that a context goes before its model.
@@ -20,8 +20,8 @@ import numpy.typing as npt
 from residency.libc import PAGE_BYTES
 from residency.preflight import Need
 from residency.ranges import Range
-from residency.read_order import FileTensor
 from server.protocol import CacheType, FlashAttention
+from server.worker.gguf_header import dummy_vocabulary
 from server.worker.native_log import NativeLog
 from server.worker.refusals import BUILD_HINT
 from server.worker.slots import Tokens
@@ -53,26 +53,12 @@ _FLASH_ATTENTION: dict[FlashAttention, int] = {
 }
 
 
-# llama-cpp-python mirrors none of gguf.h.
-class _GGUFInitParams(ctypes.Structure):
-    _fields_ = (("no_alloc", ctypes.c_bool), ("ctx", ctypes.c_void_p))
-
-
-_GGUF = {
-    "gguf_init_from_file": (ctypes.c_void_p, ctypes.c_char_p, _GGUFInitParams),
-    "gguf_free": (None, ctypes.c_void_p),
-    "gguf_get_data_offset": (ctypes.c_size_t, ctypes.c_void_p),
-    "gguf_get_n_tensors": (ctypes.c_int64, ctypes.c_void_p),
-    "gguf_get_tensor_name": (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64),
-    "gguf_get_tensor_offset": (ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int64),
-    "gguf_get_tensor_size": (ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int64),
-}
 _SET_EXPERT_CHOSEN = b"ggml_backend_cpu_set_expert_chosen"
 _GGML = {
     "ggml_backend_reg_by_name": (ctypes.c_void_p, ctypes.c_char_p),
     "ggml_backend_reg_get_proc_address": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p),
 }
-for _name, (_result, *_arguments) in (_GGUF | _GGML).items():
+for _name, (_result, *_arguments) in _GGML.items():
     _function = getattr(c._lib, _name)
     _function.restype, _function.argtypes = _result, _arguments
 
@@ -142,23 +128,6 @@ def _log_to(log: NativeLog) -> Iterator[None]:
         c.llama_log_set(before, data)
 
 
-def file_tensors(path: Path, file: int) -> list[FileTensor]:
-    """Where the tensors of a GGUF lie in it, told as those of the file with this index. None
-    for what llama.cpp cannot read: a load says why."""
-    gguf = c._lib.gguf_init_from_file(bytes(path), _GGUFInitParams(True, None))
-    if not gguf:
-        return []
-    data = c._lib.gguf_get_data_offset(gguf)
-    tensors = []
-    for i in range(c._lib.gguf_get_n_tensors(gguf)):
-        name = c._lib.gguf_get_tensor_name(gguf, i).decode(errors="replace")
-        start = data + c._lib.gguf_get_tensor_offset(gguf, i)
-        end = start + c._lib.gguf_get_tensor_size(gguf, i)
-        tensors.append(FileTensor(name, file, Range(start, end)))
-    c._lib.gguf_free(gguf)
-    return tensors
-
-
 @dataclass(frozen=True)
 class ModelOptions:
     """What a load is asked for, beyond the files."""
@@ -167,7 +136,8 @@ class ModelOptions:
     use_mlock: bool
     prefetch: bool
     n_gpu_layers: int
-    no_alloc: bool = False
+    layout_only: bool = False
+    """Reads no weights, allocates nothing, and knows no token's text."""
     """Only lay out what would be loaded: no weight is mapped or read, no cache allocated."""
 
 
@@ -290,7 +260,9 @@ def open_model(paths: Sequence[Path], options: ModelOptions, log: NativeLog) -> 
     params.use_mlock = options.use_mlock
     params.prefetch = options.prefetch
     params.n_gpu_layers = options.n_gpu_layers
-    params.no_alloc = options.no_alloc
+    if options.layout_only:
+        params.no_alloc = True
+        params.kv_overrides = dummy_vocabulary(paths[0])
     # Both would read weights into anonymous memory behind the mapping's back.
     params.lazy_mode = c.LLAMA_LAZY_MODE_OFF
     params.use_extra_bufts = False
@@ -495,12 +467,16 @@ def open_embedding_context(
 
 def need(paths: Sequence[Path], n_gpu_layers: int, options: ContextOptions) -> Need:
     """What the model would take of RAM with such a context, exactly, as llama.cpp lays it out
-    without reading a weight or allocating. Takes as long as reading the header and the
-    vocabulary. A cache on a device counts as if it were in RAM. Raises NativeError.
+    without reading a weight or allocating. Takes as long as reading the header three times.
+    A cache on a device counts as if it were in RAM. Raises NativeError.
     """
     log = NativeLog(quiet=True)
     layout = ModelOptions(
-        use_mmap=False, use_mlock=False, prefetch=False, n_gpu_layers=n_gpu_layers, no_alloc=True
+        use_mmap=False,
+        use_mlock=False,
+        prefetch=False,
+        n_gpu_layers=n_gpu_layers,
+        layout_only=True,
     )
     with _log_to(log), open_model(paths, layout, log) as model:
         weights = weight_map(model.weights(), PAGE_BYTES).bytes

@@ -51,7 +51,7 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> D
         stack.enter_context(llama.open_library(log))
         if load_plan.copy:
             refuse_without_room(paths, message.n_gpu_layers, options)
-        ahead = stack.enter_context(reading(paths))
+        ahead = stack.enter_context(reading(paths, message.replay))
         ahead.follow(load_plan)
         model = stack.enter_context(_open_model(paths, message.n_gpu_layers, load_plan, log))
         weights = weight_map(model.weights(), PAGE_BYTES)
@@ -79,8 +79,7 @@ def load(message: Load, send: Callable[[ToDaemon], None], stack: ExitStack) -> D
     )
     if pinned:
         send(pinned)
-    if message.replay:
-        ahead.replay(message.replay)
+    ahead.replay()
     meters = Meters(time.perf_counter, paging)
     engine = None
     if context:

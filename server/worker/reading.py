@@ -18,7 +18,7 @@ from residency.read_order import FilePart, FileTensor, reading_order, sparse_nam
 from residency.reader import Reader, open_reader
 from residency.working_set import replay_order, runs_within
 from server.protocol import FileRuns
-from server.worker import llama
+from server.worker import gguf_header, llama
 
 logger = logging.getLogger("worker.reading")
 
@@ -27,12 +27,16 @@ class Reading:
     """All weights in the modes that prefetch, in the others those that every pass touches whole,
     and behind them once the working set that was kept.
 
+    The order is in the files' headers. Until they are parsed, the disk would have nothing to do:
+    it begins with the first bytes of what is wanted.
+
     Each call returns at once: headers are parsed and readers started and ended on a thread of
     its own, beside the load. The reading is done by the native thread.
     """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], kept: FileRuns) -> None:
         self._paths = paths
+        self._kept = kept
         self._thread = ThreadPoolExecutor(1, "reading")
         self._tensors: list[FileTensor] | None = None
         self._opened = ExitStack()
@@ -48,9 +52,9 @@ class Reading:
         llama.read_chosen_experts(whole=plan.leaves_out)
         self._submit(lambda: self._follow(plan))
 
-    def replay(self, files: FileRuns) -> None:
-        """Reads these runs too, in the modes that leave weights out."""
-        self._submit(lambda: self._replay(files))
+    def replay(self) -> None:
+        """Reads what was kept too, in the modes that leave weights out."""
+        self._submit(self._replay)
 
     def again(self) -> None:
         """Reads what has left the cache since, but for what was replayed: if memory had no room
@@ -74,11 +78,9 @@ class Reading:
         self._end()
         if plan.copy:
             return
-        if plan.prefetch and self._tensors is None:
-            # Until the order is known, from the first byte on: before the kernel reads ahead of
-            # the header, which leaves small pages (8 MiB of them on some disks).
+        if self._tensors is None:
             with suppress(OSError):
-                self._read(self._whole_files(), huge=True)
+                self._read_unordered(plan)
             self._all_tensors()
             self._end()
         tensors = self._all_tensors()
@@ -88,6 +90,17 @@ class Reading:
             parts += replay_order(self._replayed, parts, MAX_GAP_BYTES)
         self._read(parts, huge=not skipped)
 
+    def _read_unordered(self, plan: LoadPlan) -> None:
+        """Raises OSError."""
+        sizes = [path.stat().st_size for path in self._paths]
+        if plan.prefetch:
+            # Before the kernel reads ahead of the header, which leaves small pages (8 MiB of
+            # them on some disks).
+            whole = [FilePart(file, Range(0, size)) for file, size in enumerate(sizes)]
+            self._read(whole, huge=True)
+        elif kept := replay_order(runs_within(self._kept, sizes), (), MAX_GAP_BYTES):
+            self._read(kept, huge=len(kept) <= len(sizes))
+
     def _read(self, parts: Sequence[FilePart], *, huge: bool) -> None:
         try:
             self._reader = self._opened.enter_context(
@@ -96,21 +109,17 @@ class Reading:
         except OSError as error:
             logger.warning("nothing is read ahead: %s; pages come as they are touched", error)
 
-    def _whole_files(self) -> list[FilePart]:
-        sizes = (path.stat().st_size for path in self._paths)
-        return [FilePart(file, Range(0, size)) for file, size in enumerate(sizes)]
-
     def _all_tensors(self) -> list[FileTensor]:
         if self._tensors is None:
             files = enumerate(self._paths)
-            self._tensors = [t for file, path in files for t in llama.file_tensors(path, file)]
+            self._tensors = [t for file, path in files for t in gguf_header.file_tensors(path, file)]
         return self._tensors
 
-    def _replay(self, files: FileRuns) -> None:
-        if self._plan is None or not self._plan.leaves_out:
+    def _replay(self) -> None:
+        if not self._kept or self._plan is None or not self._plan.leaves_out:
             return
         try:
-            self._replayed = runs_within(files, [path.stat().st_size for path in self._paths])
+            self._replayed = runs_within(self._kept, [path.stat().st_size for path in self._paths])
         except OSError as error:
             logger.warning("the working set is not replayed: %s", error)
             return
@@ -140,9 +149,9 @@ class Reading:
 
 
 @contextmanager
-def reading(paths: Sequence[Path]) -> Iterator[Reading]:
-    """A Reading that ends with the block."""
-    made = Reading(paths)
+def reading(paths: Sequence[Path], kept: FileRuns) -> Iterator[Reading]:
+    """A Reading that ends with the block. kept are the runs of a working set."""
+    made = Reading(paths, kept)
     try:
         yield made
     finally:

@@ -106,18 +106,20 @@ def test_a_cold_dense_model_is_read_ahead_of_the_computing(own_copy: Path, mode:
     assert warm.read_bytes < 0.01 * ready.weights.file
 
 
-def test_reading_in_eager_waits_for_no_header(
-    own_copy: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("mode", "is_kept"), [(Mode.EAGER, False), (Mode.LAZY, True)])
+def test_reading_what_is_known_to_be_wanted_waits_for_no_header(
+    own_copy: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode, is_kept: bool
 ) -> None:
     drop_cache(own_copy)
+    kept = [[(0, own_copy.stat().st_size)]] if is_kept else []
 
     def parsed_late(path: Path, _file: int) -> list[FileTensor]:
         until(lambda: resident_bytes(path) >= path.stat().st_size)
         return []
 
-    monkeypatch.setattr("server.worker.llama.file_tensors", parsed_late)
-    with reading([own_copy]) as ahead:
-        ahead.follow(plan(Mode.EAGER))
+    monkeypatch.setattr("server.worker.gguf_header.file_tensors", parsed_late)
+    with reading([own_copy], kept) as ahead:
+        ahead.follow(plan(mode))
         until(lambda: resident_bytes(own_copy) >= own_copy.stat().st_size)
 
 
