@@ -54,7 +54,7 @@ def file_tensors(path: Path, file: int) -> list[FileTensor]:
     return tensors
 
 
-def dummy_vocabulary(path: Path) -> ctypes.Array[c.llama_model_kv_override] | None:
+def dummy_vocabulary(path: Path) -> ctypes.Array[ctypes.Structure] | None:
     """Values for llama.cpp to take in place of the header's, so that the model has as many
     tokens and no text of them: a layout is the same without, and parsing a large vocabulary is
     most of the time that one takes. None if the header has not what that needs."""
@@ -68,7 +68,8 @@ def dummy_vocabulary(path: Path) -> ctypes.Array[c.llama_model_kv_override] | No
     if len(size_key) >= c.llama_model_kv_override.key.size:
         return None
     # One without a key ends them.
-    none, size, _ = overrides = (c.llama_model_kv_override * 3)()
+    overrides: ctypes.Array[ctypes.Structure] = (c.llama_model_kv_override * 3)()
+    none, size, _ = overrides
     none.tag, none.key = c.LLAMA_KV_OVERRIDE_TYPE_STR, b"tokenizer.ggml.model"
     none.value.val_str = b"none"
     size.tag, size.key, size.value.val_i64 = c.LLAMA_KV_OVERRIDE_TYPE_INT, size_key, n_tokens

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 
 from residency.headroom import headroom
@@ -18,7 +19,8 @@ from residency.read_order import FilePart, FileTensor, reading_order, sparse_nam
 from residency.reader import Reader, open_reader
 from residency.working_set import replay_order, runs_within
 from server.protocol import FileRuns
-from server.worker import gguf_header, llama
+from server.worker import llama
+from server.worker.gguf_header import file_tensors
 
 logger = logging.getLogger("worker.reading")
 
@@ -111,8 +113,8 @@ class Reading:
 
     def _all_tensors(self) -> list[FileTensor]:
         if self._tensors is None:
-            files = enumerate(self._paths)
-            self._tensors = [t for file, path in files for t in gguf_header.file_tensors(path, file)]
+            each = (file_tensors(path, file) for file, path in enumerate(self._paths))
+            self._tensors = list(chain.from_iterable(each))
         return self._tensors
 
     def _replay(self) -> None:

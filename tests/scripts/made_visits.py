@@ -25,6 +25,7 @@ def figures(
         tokens_per_second=150,
         rss_infer=181_000_000,
         request_ms=(*early_ms, *WARM_MS),
+        request_at_ms=tuple(20.0 + 1000 * n for n in range(len(early_ms) + len(WARM_MS))),
         prompt_tokens=(64,) * 7,
         idle=moment(180_000_000, locked=locked),
     )

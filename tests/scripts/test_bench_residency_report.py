@@ -18,7 +18,7 @@ from bench.residency.figures import Cache, Result
 from bench.residency.options import SETTLED, parse
 from bench.residency.pictures import pictures
 from bench.residency.report import read, report, with_section
-from bench.residency.summary import Column, asymptote, rows, start_ms, until_warm
+from bench.residency.summary import Column, asymptote, rows, start_ms, until_warm, warm_after_ms
 from bench.residency.svg import ticks
 from bench.residency.table import number, refusals, tables
 from provision.failure import Failure
@@ -48,6 +48,8 @@ def test_a_request_is_warm_within_five_percent_of_the_last_ones() -> None:
     assert until_warm((300, 200, *WARM_MS)) == math.inf
     assert until_warm(WARM_MS) == math.inf, "the last ones do not judge themselves"
     assert asymptote((900, 1, 2, 50, 3, 4)) == 3
+    assert warm_after_ms(figures(early_ms=(300, 106, 104))) == 2020
+    assert warm_after_ms(figures(early_ms=(300, 106))) == math.inf
 
 
 @given(st.lists(st.floats(1, 1e5), min_size=SETTLED + 1, max_size=40))
@@ -100,6 +102,7 @@ def test_the_tables_are_markdown_with_a_row_for_each_mode_cold_and_warm() -> Non
     asked = dict(zip(requests[0], requests[2], strict=True))
     assert (asked["major faults"], asked["read MB"]) == ("2,000", "94.2")
     assert (asked["warm request ms"], asked["requests until warm"]) == ("100", "2")
+    assert asked["warm after ms"] == "1,020"
 
 
 def test_numbers_have_three_digits_or_all_before_the_point() -> None:

@@ -10,10 +10,12 @@ from enum import StrEnum
 
 
 class Cache(StrEnum):
-    """Where the model's file is when the load begins."""
+    """Where the model's file is when the load begins, and what is known of it."""
 
     COLD = "cold"
     """Not in the page cache."""
+    KEPT = "kept"
+    """Not in the page cache, but an earlier daemon has left the working set of its requests."""
     WARM = "warm"
     """All of it in the page cache, as far as it fits."""
 
@@ -60,6 +62,8 @@ class Figures:
     """The highest while the first request ran."""
     request_ms: tuple[float, ...]
     """Of each request, as the client saw it, the first one included."""
+    request_at_ms: tuple[float, ...]
+    """When each was sent, counted from the request to load."""
     prompt_tokens: tuple[int, ...]
     """Of each request, those that were computed and not reused."""
     idle: Moment

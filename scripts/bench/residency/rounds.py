@@ -1,10 +1,9 @@
-"""Alternating rounds: every mode cold and warm in each, another one first, on the same prompts."""
+"""Alternating rounds: every mode from each state of its file, another one first, same prompts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
 
 from bench.contenders import Corral
 from bench.prompts import Prompts
@@ -14,6 +13,7 @@ from bench.residency.visit import Requests
 from bench.rounds import order
 from provision.failure import Failure
 from provision.run import say
+from residency.modes import parse_mode, plan
 
 # Enough to tell words per token within a few percent.
 _CALIBRATION_WORDS = 200
@@ -46,7 +46,8 @@ def run(
     """A mode that refuses is told of and gone past. Raises Failure if none ever served."""
     visits = []
     for round_ in range(rounds):
-        for mode, cache in order(list(product(modes, Cache)), round_ * len(Cache)):
+        placements = [each for mode in order(modes, round_) for each in _placements(mode)]
+        for mode, cache in placements:
             say(f"round {round_ + 1} of {rounds}: {mode}, {cache}")
             figures, error = None, ""
             try:
@@ -59,3 +60,9 @@ def run(
     if not any(visit.figures for visit in visits):
         raise Failure(f"no mode served; the last one said: {visits[-1].error}")
     return visits
+
+
+def _placements(mode: str) -> list[tuple[str, Cache]]:
+    """Only where weights are left out is a working set kept."""
+    leaves_out = plan(parse_mode(mode)).leaves_out
+    return [(mode, cache) for cache in Cache if leaves_out or cache is not Cache.KEPT]

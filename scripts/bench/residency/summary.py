@@ -70,6 +70,12 @@ def until_warm(request_ms: Sequence[float]) -> float:
     return next((n for n, ms in enumerate(early, 1) if ms <= limit), math.inf)
 
 
+def warm_after_ms(figures: Figures) -> float:
+    """From the request to load until that first one is sent."""
+    first = until_warm(figures.request_ms)
+    return math.inf if math.isinf(first) else figures.request_at_ms[int(first) - 1]
+
+
 def start_ms(figures: Figures) -> float:
     """From the request to load to the end of the first answer, tokens in all."""
     return figures.load_ms + figures.prefill_ms + figures.generation_ms

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from bench.residency.figures import Figures
-from bench.residency.summary import Column, Row, asymptote, until_warm
+from bench.residency.summary import Column, Row, asymptote, until_warm, warm_after_ms
 from bench.table import aligned
 
 
@@ -39,6 +39,7 @@ REQUESTS = (
     Column("request ms", lambda f: f.request_ms[0]),
     Column("warm request ms", lambda f: asymptote(f.request_ms)),
     Column("requests until warm", lambda f: until_warm(f.request_ms)),
+    Column("warm after ms", warm_after_ms),
 )
 
 

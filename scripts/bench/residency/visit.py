@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from bench import pages
 from bench.contenders import Corral
 from bench.prompts import Prompts
-from bench.residency.driver import Answer, Driver, Refused
+from bench.residency.driver import Driver, Refused
 from bench.residency.figures import Cache, Figures, Moment
 from bench.residency.worker import Worker, between
 from provision.failure import Failure
@@ -25,6 +26,8 @@ _PIN_POLL_SECONDS = 0.3
 _PIN_SECONDS = 60.0
 # What of the file a cold load may find: pages.drop has seen to it, this looks again.
 _COLD_SHARE = 0.01
+# Of the daemon's store.
+_KEPT_FOLDER = "working-sets"
 
 
 @dataclass(frozen=True)
@@ -48,16 +51,27 @@ class Placement:
         self, corral: Corral, cache: Cache, requests: Requests, prompts: Prompts
     ) -> Figures:
         """Raises Refused with the daemon's reason where the mode does not serve."""
+        texts = [prompts.text(requests.prompt_tokens) for _ in range(requests.n)]
+        shutil.rmtree(corral.setup.home / _KEPT_FOLDER, ignore_errors=True)
+        if cache is Cache.KEPT:
+            self._live_before(corral, requests, prompts)
         with corral.serving() as url, Driver(url) as driver, FileProbe(self._files) as probe:
             time.sleep(_REST_SECONDS)
             cached = self._prepare(cache, probe)
             try:
                 look = partial(_moment, driver, probe, corral.residency)
-                return _figures(driver, look, cached, requests, prompts)
+                return _figures(driver, look, cached, requests.max_tokens, texts)
             except ProcessGone as error:
                 raise Refused(f"the worker died: {error}") from error
             except ProcUnavailable as error:
                 raise Failure(f"nothing can be measured without /proc: {error}") from error
+
+    def _live_before(self, corral: Corral, requests: Requests, prompts: Prompts) -> None:
+        """As many requests, none of which is asked again."""
+        before = replace(corral, prefix=tuple(self._reader))
+        with before.serving() as url, Driver(url) as driver:
+            for _ in range(requests.n):
+                driver.complete(prompts.text(requests.prompt_tokens), requests.max_tokens)
 
     def _prepare(self, cache: Cache, probe: FileProbe) -> int | None:
         """Bytes in the page cache when the load begins; None where the kernel does not tell."""
@@ -68,7 +82,7 @@ class Placement:
             subprocess.run(words, stdout=subprocess.DEVNULL, check=True)
         cached, source = probe.resident_bytes()
         size = sum(map(probe.size, self._files))
-        if cache is Cache.COLD and cached is not None and cached > size * _COLD_SHARE:
+        if cache is not Cache.WARM and cached is not None and cached > size * _COLD_SHARE:
             raise Failure(f"{cached} of {size} bytes came back into the page cache ({source})")
         return cached
 
@@ -77,17 +91,22 @@ def _figures(
     driver: Driver,
     look: Callable[[Worker], Moment],
     cached: int | None,
-    requests: Requests,
-    prompts: Prompts,
+    max_tokens: int,
+    texts: Sequence[str],
 ) -> Figures:
+    began = time.perf_counter()
     load_ms = driver.load()
     worker = Worker(driver.worker_pid())
     loaded = worker.cost()
     at_load = look(worker)
     worker.reset_peak()
-    first = driver.complete(prompts.text(requests.prompt_tokens), requests.max_tokens)
-    asked, peak = worker.cost(), worker.peak_rss_bytes()
-    answers = [first, *_rest(driver, requests, prompts)]
+    sent_at, answers = [], []
+    for text in texts:
+        sent_at.append(1000 * (time.perf_counter() - began))
+        answers.append(driver.complete(text, max_tokens))
+        if len(answers) == 1:
+            asked, peak = worker.cost(), worker.peak_rss_bytes()
+    first = answers[0]
     _await_pin(driver)
     return Figures(
         cached_before=cached,
@@ -100,17 +119,10 @@ def _figures(
         tokens_per_second=first.tokens_per_second,
         rss_infer=peak,
         request_ms=tuple(each.wall_ms for each in answers),
+        request_at_ms=tuple(sent_at),
         prompt_tokens=tuple(each.prompt_tokens for each in answers),
         idle=look(worker),
     )
-
-
-def _rest(driver: Driver, requests: Requests, prompts: Prompts) -> list[Answer]:
-    """One after another, none like one before."""
-    return [
-        driver.complete(prompts.text(requests.prompt_tokens), requests.max_tokens)
-        for _ in range(requests.n - 1)
-    ]
 
 
 def _await_pin(driver: Driver) -> None:

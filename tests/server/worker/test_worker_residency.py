@@ -117,7 +117,7 @@ def test_reading_what_is_known_to_be_wanted_waits_for_no_header(
         until(lambda: resident_bytes(path) >= path.stat().st_size)
         return []
 
-    monkeypatch.setattr("server.worker.gguf_header.file_tensors", parsed_late)
+    monkeypatch.setattr("server.worker.reading.file_tensors", parsed_late)
     with reading([own_copy], kept) as ahead:
         ahead.follow(plan(mode))
         until(lambda: resident_bytes(own_copy) >= own_copy.stat().st_size)
