@@ -12,6 +12,7 @@ import errno
 import mmap as _mmap
 import os
 import sys
+from contextlib import suppress
 
 PAGE_BYTES = _mmap.PAGESIZE
 
@@ -140,6 +141,14 @@ def pread(fd: int, address: int, length: int, offset: int) -> int:
     if n < 0:
         raise _failed("pread", address, length)
     return int(n)
+
+
+def fadvise(fd: int, end: int, advice: str) -> None:
+    """For the file's first bytes, all if end is 0; advice as POSIX names it, such as DONTNEED. A
+    hint: where system or filesystem have no such thing, or refuse it, nothing happens."""
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):
+            os.posix_fadvise(fd, 0, end, getattr(os, f"POSIX_FADV_{advice}"))
 
 
 def munmap(address: int, length: int) -> None:

@@ -97,16 +97,9 @@ class _Source:
         while done < len(bytes):
             direct = None if cached or done % libc.PAGE_BYTES else self._direct
             done += self._read_some(direct, address + done, bytes.start + done, len(bytes) - done)
-        # From the start, as a folio may reach over the end of the piece before.
-        self._drop_cache(bytes.end)
-
-    def _drop_cache(self, end: int) -> None:
-        """Of the file up to end. What others map stays; a filesystem may refuse."""
-        try:
-            os.posix_fadvise(self._buffered, 0, end, os.POSIX_FADV_DONTNEED)
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-                raise
+        # From the start, as a folio may reach over the end of the piece before. What others map
+        # stays.
+        libc.fadvise(self._buffered, bytes.end, "DONTNEED")
 
     def _is_cached(self, bytes: Range) -> bool:
         """All of it; then a copy from there is faster than the disk, and takes no new page."""

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from residency import libc
 from residency.read_order import FilePart
 
 PIECE_BYTES = 1 << 20
@@ -109,10 +110,8 @@ def open_reader(
 def _opened(path: Path, *, huge: bool) -> Iterator[int]:
     fd = os.open(path, os.O_RDONLY)
     try:
-        if hasattr(os, "posix_fadvise"):
-            # With RANDOM the kernel adds nothing of its own: neighbours stay on the disk.
-            advice = os.POSIX_FADV_NORMAL if huge else os.POSIX_FADV_RANDOM
-            os.posix_fadvise(fd, 0, 0, advice)
+        # With RANDOM the kernel adds nothing of its own: neighbours stay on the disk.
+        libc.fadvise(fd, 0, "NORMAL" if huge else "RANDOM")
         yield fd
     finally:
         os.close(fd)

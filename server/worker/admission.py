@@ -10,7 +10,6 @@ from server.protocol import Generate
 from server.worker.backend import Backend
 from server.worker.refusals import RequestRefused
 from server.worker.slots import Tokens
-from server.worker.text import QUICK_BYTES
 
 _REMEDY = "shorten the prompt, or load the model with a larger n_ctx"
 
@@ -30,8 +29,7 @@ def prompt_tokens(request: Generate, backend: Backend) -> Tokens:
 
 def _check_bytes(n_bytes: int, backend: Backend) -> None:
     """Tokenising takes a second for a few megabytes, in which no slot makes progress."""
-    quick = n_bytes <= QUICK_BYTES * backend.n_ctx
-    if not quick and n_bytes > backend.n_ctx * backend.longest_token:
+    if n_bytes > backend.n_ctx * backend.longest_token:
         n_least = -(-n_bytes // backend.longest_token)
         raise RequestRefused(
             f"the prompt has {n_bytes} bytes, so at least {n_least} tokens, and the context "

@@ -41,6 +41,7 @@ _FROM_PATCHES = (
     "llama_model_n_weights",
     "llama_sampler_grammar_error",
     "llama_memory_bytes",
+    "llama_vocab_eog_tokens",
 )
 _TOKEN_DATA = np.dtype(c.llama_token_data)
 _TOKEN_DATA_POINTER = ctypes.POINTER(c.llama_token_data)
@@ -185,14 +186,16 @@ class Vocab:
 
     @cached_property
     def longest_token(self) -> int:
-        """Bytes of the longest token's entry, where bytes may be escaped but none left out. On
-        demand, as it takes a call for each of the vocabulary."""
-        texts = (c.llama_vocab_get_text(self.handle, token) for token in range(self.n_tokens))
-        return max(len(text) for text in texts)
+        """Bytes of the longest token's entry, where bytes may be escaped but none left out."""
+        return int(c.llama_vocab_longest_text(self.handle))
 
-    def is_end(self, token: int) -> bool:
-        """Whether the token ends a generation."""
-        return bool(c.llama_vocab_is_eog(self.handle, token))
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        """All tokens that end a generation."""
+        n = c.llama_vocab_eog_tokens(self.handle, None, 0)
+        tokens = (c.llama_token * n)()
+        c.llama_vocab_eog_tokens(self.handle, tokens, n)
+        return frozenset(tokens)
 
 
 class Model:

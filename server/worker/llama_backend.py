@@ -49,26 +49,22 @@ class LlamaBackend:
         self.forget = context.forget
         self.tokenize = self._vocab.tokenize
         self.piece = self._vocab.piece
-        self.is_end = self._vocab.is_end
+        self.is_end = self._vocab.ends.__contains__
 
     @property
     def longest_token(self) -> int:
         return self._vocab.longest_token
 
-    @cached_property
-    def _ends(self) -> list[int]:
-        """All tokens that end a generation. A call for each of the vocabulary, so on demand."""
-        return [token for token in range(self.n_vocab) if self.is_end(token)]
-
     def sampler(self, sampling: Sampling, prompt: Tokens, ignore_eos: bool) -> TokenSampler:
         grammar = self._grammar(sampling.grammar) if sampling.grammar else None
+        banned = sorted(self._vocab.ends) if ignore_eos else ()
         chain = Sampler(self._vocab)
         chains.build(
             chain,
             sampling,
             n_ctx=self.n_ctx,
             random_seed=RANDOM_SEED,
-            banned=self._ends if ignore_eos else (),
+            banned=banned,
         )
         window = chains.history_window(sampling, self.n_ctx)
         for token in prompt[-window:].tolist() if window else ():
@@ -76,7 +72,6 @@ class LlamaBackend:
         free = _LlamaSampler(chain, self._context, self._rows)
         if grammar is None:
             return free
-        banned = self._ends if ignore_eos else ()
         return _GrammarSampler(free, grammar, self._candidates, banned)
 
     def _grammar(self, text: str) -> Grammar:

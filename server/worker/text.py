@@ -5,11 +5,6 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
-QUICK_BYTES = 16
-"""So many for each token that there is room for are quickly tokenised. Whether more can fit the
-longest token tells, and to find that takes a call for each of the vocabulary: tenths of a second
-for 262,144."""
-
 
 class TextStream:
     """The text of one generation, piece by piece.

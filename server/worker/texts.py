@@ -14,7 +14,6 @@ import numpy as np
 from server.protocol import Embed
 from server.worker.refusals import RequestRefused
 from server.worker.slots import Tokens
-from server.worker.text import QUICK_BYTES
 
 
 class Tokenizer(Protocol):
@@ -79,14 +78,12 @@ class Texts:
 
     def _tokenize(self, text: str) -> Tokens:
         # Tokenising a few megabytes takes a second, in which nothing else makes progress.
-        n_most = self._limit.n_tokens
-        if len(text) > QUICK_BYTES * n_most:
-            n_bytes = len(text.encode())
-            most_bytes = (n_most + 1) * self._tokenizer.longest_token
-            if n_bytes > most_bytes:
-                if not self._truncate:
-                    raise self._too_long(f"{n_bytes} bytes")
-                text = text[:most_bytes]
+        n_bytes = len(text.encode())
+        most_bytes = (self._limit.n_tokens + 1) * self._tokenizer.longest_token
+        if n_bytes > most_bytes:
+            if not self._truncate:
+                raise self._too_long(f"{n_bytes} bytes")
+            text = text[:most_bytes]
         return self._tokenizer.tokenize(text)
 
     def _check_ids(self, tokens: list[int]) -> Tokens:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import random
 import shutil
@@ -131,6 +132,17 @@ def test_a_file_that_is_gone_is_named(file: Path, mapping: Range) -> None:
     file.unlink()
     with pytest.raises(CopyFailed, match=f"{file}: No such file"):
         copy_in_place(file, mapping, [pages(mapping)])
+
+
+def test_a_filesystem_that_refuses_to_drop_pages_is_no_obstacle(
+    file: Path, mapping: Range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr("os.posix_fadvise", refused)
+    copy_in_place(file, mapping, [pages(mapping)])
+    assert ctypes.string_at(mapping.start, len(mapping)) == file.read_bytes()
 
 
 COPY = """

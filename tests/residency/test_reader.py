@@ -53,6 +53,21 @@ def cold(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize("huge", [False, True])
+def test_a_filesystem_that_refuses_advice_is_read_all_the_same(
+    cold: Path, monkeypatch: pytest.MonkeyPatch, huge: bool
+) -> None:
+    def refused(*_: int) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr("os.posix_fadvise", refused)
+    part = FilePart(0, Range(0, 4 * MIB))
+    with open_reader(READER_LIBRARY, [cold], [part], huge=huge) as reader:
+        until(lambda: passed(reader, 1))
+        assert reader.progress().errno == 0
+    assert cached_bytes(cold, part.bytes) == 4 * MIB
+
+
 def test_it_reads_the_parts_and_no_neighbour(cold: Path) -> None:
     parts = [Range(9 * MIB + 5, 12 * MIB + 77), Range(2 * MIB, 2 * MIB + 1)]
     with open_reader(READER_LIBRARY, [cold], [FilePart(0, part) for part in parts]) as reader:
