@@ -1,4 +1,4 @@
-"""The memory calls of libc that Python does not wrap.
+"""The memory calls of libc that Python does not wrap, and advice on files that may be refused.
 
 Advice and protection values come from the mmap module, which has each
 platform's own. ctypes.CDLL drops the GIL around each call; a call that waits
@@ -13,6 +13,7 @@ import mmap as _mmap
 import os
 import sys
 from contextlib import suppress
+from typing import Literal
 
 PAGE_BYTES = _mmap.PAGESIZE
 
@@ -143,9 +144,9 @@ def pread(fd: int, address: int, length: int, offset: int) -> int:
     return int(n)
 
 
-def fadvise(fd: int, end: int, advice: str) -> None:
-    """For the file's first bytes, all if end is 0; advice as POSIX names it, such as DONTNEED. A
-    hint: where system or filesystem have no such thing, or refuse it, nothing happens."""
+def fadvise(fd: int, end: int, advice: Literal["NORMAL", "RANDOM", "DONTNEED"]) -> None:
+    """For the file's first bytes, all if end is 0; advice as POSIX names it. A hint: where system
+    or filesystem have no such thing, or refuse it, nothing happens."""
     if hasattr(os, "posix_fadvise"):
         with suppress(OSError):
             os.posix_fadvise(fd, 0, end, getattr(os, f"POSIX_FADV_{advice}"))

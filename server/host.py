@@ -140,6 +140,9 @@ def _policy(load: Load) -> Policy:
 
 def log_pin(model: str, report: PinReport) -> None:
     """A failure is a warning with what to do about it; the model serves all the same."""
+    if not report.bytes_asked:
+        log.info("model=%s has nothing locked", model)
+        return
     log.log(
         logging.WARNING if report.message else logging.INFO,
         "model=%s pinned %d of %d bytes in %d runs in %.2f s%s",

@@ -26,7 +26,7 @@ _CODE = str(Path(__file__).parents[1])
 _MAX_LINE_BYTES = 4096
 _CAUSES: dict[int, str] = {
     signal.SIGKILL: "killed, perhaps by the kernel's OOM killer: see dmesg",
-    signal.SIGBUS: "a file of the model was truncated or cannot be read",
+    signal.SIGBUS: "a file of the model was truncated or cannot be read: pull or create it again",
     signal.SIGSEGV: "crash in native code",
     signal.SIGABRT: "native code gave up",
     signal.SIGILL: "the library was built for another CPU",

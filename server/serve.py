@@ -123,6 +123,8 @@ async def _serve(settings: Settings, store: Store) -> None:
         )
         # Ends the process with a line in the log if the address is taken.
         listener = config.bind_socket()
+        # uvicorn lets children inherit it: one that outlives the daemon would keep the address.
+        listener.set_inheritable(False)
         server = _Server(config, services, core)
         spare.refill()
         try:

@@ -35,14 +35,15 @@ async def all_models(request: Request) -> Response:
 
 @router.get("/{name:path}")
 async def one_model(request: Request, name: str) -> Response:
-    """404 if it is not loaded: then it has no pages to tell of."""
+    """404 if it is not stored, or not loaded: then it has no pages to tell of."""
     services, wanted = services_of(request), str(parse_name(name))
     for loaded in services.core.loaded():
         if loaded.spec.name == wanted:
             cells = await asyncio.to_thread(services.measures.class_map, wanted)
             row = await _row(services, loaded)
             return json_response({**row, "map": [_cell(cell) for cell in cells]})
-    raise ModelNotFound(f"{wanted} is not loaded")
+    await services.catalog.model(wanted)
+    raise ModelNotFound(f"{wanted} is not loaded: a request, or `corral run`, loads it")
 
 
 def _cell(cell: Cell) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def file_tensors(path: Path, file: int) -> list[FileTensor]:
     return tensors
 
 
-def dummy_vocabulary(path: Path) -> ctypes.Array[ctypes.Structure] | None:
+def vocabulary_overrides(path: Path) -> ctypes.Array[ctypes.Structure] | None:
     """Values for llama.cpp to take in place of the header's, so that the model has as many
     tokens and no text of them: a layout is the same without, and parsing a large vocabulary is
     most of the time that one takes. None if the header has not what that needs."""

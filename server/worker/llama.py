@@ -1,4 +1,4 @@
-"""llama.cpp, typed: with gguf_header the modules that import llama_cpp.
+"""llama.cpp, typed: this module and gguf_header alone import llama_cpp.
 
 Every resource is a context manager over a native pointer; whoever opens them
 keeps them in an ExitStack, so that a context goes before its model.
@@ -21,7 +21,7 @@ from residency.libc import PAGE_BYTES
 from residency.preflight import Need
 from residency.ranges import Range
 from server.protocol import CacheType, FlashAttention
-from server.worker.gguf_header import dummy_vocabulary
+from server.worker.gguf_header import vocabulary_overrides
 from server.worker.native_log import NativeLog
 from server.worker.refusals import BUILD_HINT
 from server.worker.slots import Tokens
@@ -138,8 +138,8 @@ class ModelOptions:
     prefetch: bool
     n_gpu_layers: int
     layout_only: bool = False
-    """Reads no weights, allocates nothing, and knows no token's text."""
-    """Only lay out what would be loaded: no weight is mapped or read, no cache allocated."""
+    """Only lay out what would be loaded: no weight is mapped or read, no cache allocated, and no
+    token has a text."""
 
 
 class Vocab:
@@ -265,7 +265,7 @@ def open_model(paths: Sequence[Path], options: ModelOptions, log: NativeLog) -> 
     params.n_gpu_layers = options.n_gpu_layers
     if options.layout_only:
         params.no_alloc = True
-        params.kv_overrides = dummy_vocabulary(paths[0])
+        params.kv_overrides = vocabulary_overrides(paths[0])
     # Both would read weights into anonymous memory behind the mapping's back.
     params.lazy_mode = c.LLAMA_LAZY_MODE_OFF
     params.use_extra_bufts = False
@@ -470,8 +470,8 @@ def open_embedding_context(
 
 def need(paths: Sequence[Path], n_gpu_layers: int, options: ContextOptions) -> Need:
     """What the model would take of RAM with such a context, exactly, as llama.cpp lays it out
-    without reading a weight or allocating. Takes as long as reading the header three times.
-    A cache on a device counts as if it were in RAM. Raises NativeError.
+    without reading a weight or allocating. Takes as long as reading the header twice. A cache on
+    a device counts as if it were in RAM. Raises NativeError.
     """
     log = NativeLog(quiet=True)
     layout = ModelOptions(

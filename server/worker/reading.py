@@ -7,14 +7,13 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 
 from residency.headroom import headroom
 from residency.libc import PAGE_BYTES
 from residency.modes import LoadPlan
 from residency.pin import MAX_GAP_BYTES
-from residency.ranges import Range
+from residency.ranges import Range, total
 from residency.read_order import FilePart, FileTensor, reading_order, sparse_names
 from residency.reader import Reader, open_reader
 from residency.working_set import replay_order, runs_within
@@ -24,13 +23,18 @@ from server.worker.gguf_header import file_tensors
 
 logger = logging.getLogger("worker.reading")
 
+# A header with 262,144 tokens has 6 MB.
+_MAX_HEADER_BYTES = 16 << 20
+# Of the files' bytes: a working set with so much is of a model that leaves nothing out.
+_MOST = 0.95
+
 
 class Reading:
     """All weights in the modes that prefetch, in the others those that every pass touches whole,
     and behind them once the working set that was kept.
 
-    The order is in the files' headers. Until they are parsed, the disk would have nothing to do:
-    it begins with the first bytes of what is wanted.
+    The order is in the files' headers. What is known to be wanted is read while they are parsed:
+    behind them, in the order of the files.
 
     Each call returns at once: headers are parsed and readers started and ended on a thread of
     its own, beside the load. The reading is done by the native thread.
@@ -83,9 +87,10 @@ class Reading:
         if self._tensors is None:
             with suppress(OSError):
                 self._read_unordered(plan)
-            self._all_tensors()
+            files = enumerate(self._paths)
+            self._tensors = [t for file, path in files for t in file_tensors(path, file)]
             self._end()
-        tensors = self._all_tensors()
+        tensors = self._tensors
         skipped = frozenset() if plan.prefetch else sparse_names({t.name for t in tensors})
         parts = reading_order((t for t in tensors if t.name not in skipped), max_gap=PAGE_BYTES)
         if skipped:
@@ -93,15 +98,21 @@ class Reading:
         self._read(parts, huge=not skipped)
 
     def _read_unordered(self, plan: LoadPlan) -> None:
+        """From the first byte on, as the headers are waited for: before the kernel reads ahead of
+        them, which leaves small pages (8 MiB of them on some disks). Raises OSError."""
+        sizes = self._sizes()
+        wanted = [[Range(0, size)] for size in sizes] if plan.prefetch else self._kept_runs()
+        parts = replay_order([_with_header(runs) for runs in wanted], (), MAX_GAP_BYTES)
+        if parts:
+            read = total(part.bytes for part in parts)
+            self._read(parts, huge=read >= _MOST * sum(sizes))
+
+    def _sizes(self) -> list[int]:
+        return [path.stat().st_size for path in self._paths]
+
+    def _kept_runs(self) -> list[list[Range]]:
         """Raises OSError."""
-        sizes = [path.stat().st_size for path in self._paths]
-        if plan.prefetch:
-            # Before the kernel reads ahead of the header, which leaves small pages (8 MiB of
-            # them on some disks).
-            whole = [FilePart(file, Range(0, size)) for file, size in enumerate(sizes)]
-            self._read(whole, huge=True)
-        elif kept := replay_order(runs_within(self._kept, sizes), (), MAX_GAP_BYTES):
-            self._read(kept, huge=len(kept) <= len(sizes))
+        return runs_within(self._kept, self._sizes())
 
     def _read(self, parts: Sequence[FilePart], *, huge: bool) -> None:
         try:
@@ -111,17 +122,11 @@ class Reading:
         except OSError as error:
             logger.warning("nothing is read ahead: %s; pages come as they are touched", error)
 
-    def _all_tensors(self) -> list[FileTensor]:
-        if self._tensors is None:
-            each = (file_tensors(path, file) for file, path in enumerate(self._paths))
-            self._tensors = list(chain.from_iterable(each))
-        return self._tensors
-
     def _replay(self) -> None:
         if not self._kept or self._plan is None or not self._plan.leaves_out:
             return
         try:
-            self._replayed = runs_within(self._kept, [path.stat().st_size for path in self._paths])
+            self._replayed = self._kept_runs()
         except OSError as error:
             logger.warning("the working set is not replayed: %s", error)
             return
@@ -158,6 +163,13 @@ def reading(paths: Sequence[Path], kept: FileRuns) -> Iterator[Reading]:
         yield made
     finally:
         made.close()
+
+
+def _with_header(runs: Sequence[Range]) -> list[Range]:
+    """And what lies before the first run, which is the header unless it is too much."""
+    if not runs or runs[0].start > _MAX_HEADER_BYTES:
+        return list(runs)
+    return [Range(0, runs[0].end), *runs[1:]]
 
 
 def _tell_fault(done: Future[None]) -> None:

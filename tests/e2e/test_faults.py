@@ -42,6 +42,20 @@ def test_a_killed_worker_ends_its_stream_with_an_error_and_nothing_else(
     assert daemon.complete("smollm2", PROMPT), "the next request loads it again"
 
 
+def test_no_worker_holds_the_daemons_address(daemon: Daemon) -> None:
+    """One that outlives a killed daemon for a while would keep the next from starting."""
+    daemon.load("smollm2:latest")
+    port = f":{daemon.client.base_url.port:04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    listening = {f"socket:[{row[9]}]" for row in rows if row[1].endswith(port) and row[3] == "0A"}
+    assert listening & files_of(daemon.process.pid)
+    assert not listening & files_of(daemon.worker_pid("smollm2:latest"))
+
+
+def files_of(pid: int) -> set[str]:
+    return {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+
+
 def test_unload_ends_the_process(daemon: Daemon) -> None:
     daemon.load("smollm2:latest")
     pid = daemon.worker_pid("smollm2:latest")

@@ -16,6 +16,7 @@ def figures(
 ) -> Figures:
     return Figures(
         cached_before=0,
+        kept=0,
         load_ms=load_ms,
         load=Cost(1, 4_000_000),
         at_load=moment(80_000_000),

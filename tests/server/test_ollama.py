@@ -206,7 +206,10 @@ async def test_residency_is_the_ledger_and_of_one_model_the_map_too(
     assert one["model"] == "chatty:latest"
     assert (one["resident_bytes"], one["anonymous_bytes"], one["probe"]) == (7, None, "mincore")
     assert (await client.get("/api/residency")).json() == {"models": [one]}
-    assert (await client.get("/api/residency/base")).status_code == 404
+    for name, why in (("base", "base:latest is not loaded"), ("nope", "'nope:latest' not found")):
+        answer = await client.get(f"/api/residency/{name}")
+        assert answer.status_code == 404
+        assert why in answer.text
 
 
 async def test_copy_and_delete(client: httpx.AsyncClient, core: FakeCore, store: Store) -> None:

@@ -232,6 +232,6 @@ async def test_a_program_that_does_not_exist_is_an_os_error() -> None:
 
 def test_every_cause_of_death_has_words() -> None:
     assert explain(3, "") == "exited with status 3"
-    assert "truncated or cannot be read" in explain(-signal.SIGBUS, "")
+    assert "truncated or cannot be read: pull" in explain(-signal.SIGBUS, "")
     assert explain(-signal.SIGUSR1, "bye") == "ended by SIGUSR1; its last words: bye"
     assert explain(-(signal.SIGRTMIN + 1), "").startswith("ended by Real-time signal")

@@ -1,1 +1,1 @@
-"""Measures the residency modes side by side: fresh processes and pages, cold and warm."""
+"""Measures the residency modes side by side: fresh processes and pages, cold, kept and warm."""

@@ -66,7 +66,6 @@ def _measured(options: Options, modes: Sequence[str]) -> Result:
         corral = Corral(setup, DEFAULT_MODE.value)
         ratio = words_per_token(corral, options.seed)
         cage = stack.enter_context(caged(_limits(options, files[0])))
-        # Filling the cache is no part of what is measured: not slowed, but in the same memory.
         placement = Placement(files, cage.prefix("memory") if "memory" in cage.folders else ())
         visits = run(
             replace(corral, prefix=cage.prefix()),

@@ -49,6 +49,8 @@ class Figures:
 
     cached_before: int | None
     """Bytes of the model's files in the page cache when the load began."""
+    kept: int
+    """Bytes of the working set that the load had to replay."""
     load_ms: float
     """From the request to load to its answer."""
     load: Cost

@@ -22,7 +22,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """One mode, cold or warm, over all rounds."""
+    """One mode from one state of its file, over all rounds."""
 
     mode: str
     cache: Cache

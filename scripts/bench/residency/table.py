@@ -39,6 +39,7 @@ REQUESTS = (
     Column("request ms", lambda f: f.request_ms[0]),
     Column("warm request ms", lambda f: asymptote(f.request_ms)),
     Column("requests until warm", lambda f: until_warm(f.request_ms)),
+    Column("kept MB", _mb(lambda f: f.kept)),
     Column("warm after ms", warm_after_ms),
 )
 

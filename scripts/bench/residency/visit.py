@@ -1,4 +1,4 @@
-"""One placement measured: a fresh daemon, the file cold or warm, a load, then requests."""
+"""One placement measured: a fresh daemon, the file in a state of choice, a load, then requests."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from bench import pages
 from bench.contenders import Corral
 from bench.prompts import Prompts
-from bench.residency.driver import Driver, Refused
+from bench.residency.driver import Answer, Driver, Refused
 from bench.residency.figures import Cache, Figures, Moment
 from bench.residency.worker import Worker, between
+from manifests.store import Store
 from provision.failure import Failure
 from residency.file_cache import FileProbe
 from residency.procfs import ProcessGone, ProcUnavailable
@@ -26,8 +29,6 @@ _PIN_POLL_SECONDS = 0.3
 _PIN_SECONDS = 60.0
 # What of the file a cold load may find: pages.drop has seen to it, this looks again.
 _COLD_SHARE = 0.01
-# Of the daemon's store.
-_KEPT_FOLDER = "working-sets"
 
 
 @dataclass(frozen=True)
@@ -42,43 +43,51 @@ class Requests:
 class Placement:
     """Over the model's files, which nobody else may map. Raises Failure if they stay cached."""
 
-    def __init__(self, files: Sequence[Path], reader: Sequence[str] = ()) -> None:
+    def __init__(self, files: Sequence[Path], unmeasured: Sequence[str] = ()) -> None:
+        """unmeasured: words before commands that are not measured. They have the memory that is
+        measured, as pages belong to who brings them, and the disk as fast as it is."""
         self._files = files
-        self._reader = reader
-        """Words before the command that fills the cache: whose cgroup the pages belong to."""
+        self._unmeasured = tuple(unmeasured)
 
     def measure(
         self, corral: Corral, cache: Cache, requests: Requests, prompts: Prompts
     ) -> Figures:
         """Raises Refused with the daemon's reason where the mode does not serve."""
         texts = [prompts.text(requests.prompt_tokens) for _ in range(requests.n)]
-        shutil.rmtree(corral.setup.home / _KEPT_FOLDER, ignore_errors=True)
-        if cache is Cache.KEPT:
-            self._live_before(corral, requests, prompts)
+        kept = self._keep(corral, cache, requests, prompts)
         with corral.serving() as url, Driver(url) as driver, FileProbe(self._files) as probe:
             time.sleep(_REST_SECONDS)
             cached = self._prepare(cache, probe)
             try:
                 look = partial(_moment, driver, probe, corral.residency)
-                return _figures(driver, look, cached, requests.max_tokens, texts)
+                return _figures(driver, look, (cached, kept), requests.max_tokens, texts)
             except ProcessGone as error:
                 raise Refused(f"the worker died: {error}") from error
             except ProcUnavailable as error:
                 raise Failure(f"nothing can be measured without /proc: {error}") from error
 
-    def _live_before(self, corral: Corral, requests: Requests, prompts: Prompts) -> None:
-        """As many requests, none of which is asked again."""
-        before = replace(corral, prefix=tuple(self._reader))
-        with before.serving() as url, Driver(url) as driver:
+    def _keep(self, corral: Corral, cache: Cache, requests: Requests, prompts: Prompts) -> int:
+        """Bytes of the working set that the load will find: none, unless an earlier daemon is
+        wanted, which gets as many requests, of which none is asked again. Raises Refused."""
+        sets = Store(corral.setup.home).working_sets
+        if sets.exists():
+            shutil.rmtree(sets)
+        if cache is not Cache.KEPT:
+            return 0
+        with replace(corral, prefix=self._unmeasured).serving() as url, Driver(url) as driver:
             for _ in range(requests.n):
                 driver.complete(prompts.text(requests.prompt_tokens), requests.max_tokens)
+        kept = [msgspec.msgpack.decode(file.read_bytes()) for file in sets.glob("*.msgpack")]
+        if not kept:
+            raise Refused("the earlier daemon has kept no working set: see its log")
+        return sum(end - start for each in kept for runs in each["files"] for start, end in runs)
 
     def _prepare(self, cache: Cache, probe: FileProbe) -> int | None:
         """Bytes in the page cache when the load begins; None where the kernel does not tell."""
         for file in self._files:
             pages.drop(file)
         if cache is Cache.WARM:
-            words = [*self._reader, "cat", *map(str, self._files)]
+            words = [*self._unmeasured, "cat", *map(str, self._files)]
             subprocess.run(words, stdout=subprocess.DEVNULL, check=True)
         cached, source = probe.resident_bytes()
         size = sum(map(probe.size, self._files))
@@ -90,7 +99,7 @@ class Placement:
 def _figures(
     driver: Driver,
     look: Callable[[Worker], Moment],
-    cached: int | None,
+    before: tuple[int | None, int],
     max_tokens: int,
     texts: Sequence[str],
 ) -> Figures:
@@ -100,16 +109,20 @@ def _figures(
     loaded = worker.cost()
     at_load = look(worker)
     worker.reset_peak()
-    sent_at, answers = [], []
-    for text in texts:
-        sent_at.append(1000 * (time.perf_counter() - began))
-        answers.append(driver.complete(text, max_tokens))
-        if len(answers) == 1:
-            asked, peak = worker.cost(), worker.peak_rss_bytes()
-    first = answers[0]
+    sent_at_ms: list[float] = []
+
+    def ask(text: str) -> Answer:
+        sent_at_ms.append(1000 * (time.perf_counter() - began))
+        return driver.complete(text, max_tokens)
+
+    first = ask(texts[0])
+    asked, peak = worker.cost(), worker.peak_rss_bytes()
+    answers = [first, *map(ask, texts[1:])]
     _await_pin(driver)
+    cached, kept = before
     return Figures(
         cached_before=cached,
+        kept=kept,
         load_ms=load_ms,
         load=loaded,
         at_load=at_load,
@@ -119,7 +132,7 @@ def _figures(
         tokens_per_second=first.tokens_per_second,
         rss_infer=peak,
         request_ms=tuple(each.wall_ms for each in answers),
-        request_at_ms=tuple(sent_at),
+        request_at_ms=tuple(sent_at_ms),
         prompt_tokens=tuple(each.prompt_tokens for each in answers),
         idle=look(worker),
     )
