@@ -130,6 +130,10 @@ class ServingCore:
         self._show()
         return applied
 
+    def is_busy(self) -> bool:
+        """A request waits or runs."""
+        return bool(self._requests)
+
     def loaded(self) -> list[LoadedModel]:
         """Models whose worker process runs, the longest loaded first."""
         described = (

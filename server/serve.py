@@ -102,7 +102,11 @@ async def _serve(settings: Settings, store: Store) -> None:
             request_timeout=settings.request_timeout or None,
             decode_timeout=settings.decode_timeout,
         )
-        spare = Spare()
+
+        def is_busy() -> bool:
+            return core.is_busy()
+
+        spare = Spare(is_busy=is_busy)
         core = ServingCore(
             scheduler,
             metrics,

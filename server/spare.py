@@ -4,29 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 
 from server.host import Spawn
 from server.process import WorkerProcess
 
 log = logging.getLogger("corral.spare")
 
-# Starting Python and importing take half a second of a core, which the load that has just taken
-# the spare one needs more.
+# Starting Python and importing take half a second of a core. The load that has just taken the spare
+# one needs it more, and so do requests: on two cores one took twice its time beside a start.
 _REFILL_SECONDS = 5.0
+_LOOK_AGAIN_SECONDS = 1.0
+# A load without a spare one takes that half second longer: requests may go on for ever.
+_PATIENCE_SECONDS = 30.0
 
 
 class Spare:
-    """Gives workers out, and keeps one more than were asked for. Inside one running event loop.
+    """Gives workers out, and keeps one more than were asked for, started when nothing else runs or
+    after a while. Inside one running event loop.
 
     It costs the memory of a Python with llama.cpp and without a model, about 50 MB.
     """
 
     def __init__(
-        self, start: Spawn = WorkerProcess.start, refill_seconds: float = _REFILL_SECONDS
+        self,
+        start: Spawn = WorkerProcess.start,
+        *,
+        is_busy: Callable[[], bool] = lambda: False,
+        refill_seconds: float = _REFILL_SECONDS,
+        patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
         self._start = start
+        self._is_busy = is_busy
         self._refill_seconds = refill_seconds
+        self._patience_seconds = patience_seconds
         self._waiting: asyncio.Task[WorkerProcess] | None = None
         self._refilling: asyncio.TimerHandle | None = None
         self._endings: set[asyncio.Task[None]] = set()
@@ -65,7 +76,15 @@ class Spare:
         if self._refilling is not None:
             self._refilling.cancel()
         loop = asyncio.get_running_loop()
-        self._refilling = loop.call_later(self._refill_seconds, self.refill)
+        latest = loop.time() + self._patience_seconds
+        self._refilling = loop.call_later(self._refill_seconds, self._refill_if_idle, latest)
+
+    def _refill_if_idle(self, latest: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._is_busy() and loop.time() < latest:
+            self._refilling = loop.call_later(_LOOK_AGAIN_SECONDS, self._refill_if_idle, latest)
+        else:
+            self.refill()
 
     def _run(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)

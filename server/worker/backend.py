@@ -37,11 +37,8 @@ class Backend(Protocol):
     """Tokens of prompts that it should take at most while a sequence decodes."""
     whole_states: bool
     """The cells of a slot can neither be cut back nor shared, as in recurrent models."""
-
-    @property
-    def longest_token(self) -> int:
-        """Bytes of text that one token stands for at most."""
-        ...
+    longest_token: int
+    """Bytes of text that one token stands for at most."""
 
     def tokenize(self, text: str) -> Tokens: ...
 

@@ -96,10 +96,10 @@ class Dispatcher:
             self._send(report)
         writing = self._engine is not None and self._engine.writing
         self._embedder.step(self._prefill_slice if writing else None)
+        self._ahead.on_step(idle=self.idle)
         if self.idle:
             self._keeping.step()
 
     def _wake(self) -> None:
-        """What has left the cache while nobody asked is read again, ahead of the request."""
         if self.idle:
-            self._ahead.again()
+            self._ahead.on_wake()

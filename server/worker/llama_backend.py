@@ -50,10 +50,7 @@ class LlamaBackend:
         self.tokenize = self._vocab.tokenize
         self.piece = self._vocab.piece
         self.is_end = self._vocab.ends.__contains__
-
-    @property
-    def longest_token(self) -> int:
-        return self._vocab.longest_token
+        self.longest_token = self._vocab.longest_token
 
     def sampler(self, sampling: Sampling, prompt: Tokens, ignore_eos: bool) -> TokenSampler:
         grammar = self._grammar(sampling.grammar) if sampling.grammar else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -25,6 +26,8 @@ logger = logging.getLogger("worker.reading")
 
 # A header with 262,144 tokens has 6 MB.
 _MAX_HEADER_BYTES = 16 << 20
+# A stream may go on for minutes, and what the next one wants is not read meanwhile.
+_GIVES_WAY_SECONDS = 10.0
 # Of the files' bytes: a working set with so much is of a model that leaves nothing out.
 _MOST = 0.95
 
@@ -49,6 +52,10 @@ class Reading:
         self._plan: LoadPlan | None = None
         self._reader: Reader | None = None
         self._replayed: Sequence[Sequence[Range]] = ()
+        self._gives_way = False
+        # Of the calling thread.
+        self._had_request = False
+        self._gives_way_until: float | None = None
 
     def follow(self, plan: LoadPlan) -> None:
         """Reads what a load of this plan wants, once. A copy is a reading of its own.
@@ -62,10 +69,23 @@ class Reading:
         """Reads what was kept too, in the modes that leave weights out."""
         self._submit(self._replay)
 
-    def again(self) -> None:
-        """Reads what has left the cache since, but for what was replayed: if memory had no room
-        for it and no request wants it, it would come and go with every request."""
-        self._submit(self._again)
+    def on_wake(self) -> None:
+        """A request comes to an idle model: reads what has left the cache since, but for what was
+        replayed. If memory had no room for it and no request wants it, it would come and go with
+        every request. The first request has the disk to itself until it ends, or for a while."""
+        if self._had_request:
+            self._submit(self._again)
+            return
+        self._had_request = True
+        self._gives_way_until = time.monotonic() + _GIVES_WAY_SECONDS
+        self._submit(self._give_way)
+
+    def on_step(self, *, idle: bool) -> None:
+        """To be called after each step, with whether the model has nothing to do."""
+        until = self._gives_way_until
+        if until is not None and (idle or time.monotonic() > until):
+            self._gives_way_until = None
+            self._submit(self._go_on)
 
     def close(self) -> None:
         """Returns when nothing reads any more."""
@@ -93,7 +113,7 @@ class Reading:
         tensors = self._tensors
         skipped = frozenset() if plan.prefetch else sparse_names({t.name for t in tensors})
         parts = reading_order((t for t in tensors if t.name not in skipped), max_gap=PAGE_BYTES)
-        if skipped:
+        if skipped and not self._gives_way:
             parts += replay_order(self._replayed, parts, MAX_GAP_BYTES)
         self._read(parts, huge=not skipped)
 
@@ -132,15 +152,30 @@ class Reading:
             return
         self._begin(self._plan)
 
+    def _give_way(self) -> None:
+        if self._plan is not None and self._replayed and not self._has_passed():
+            self._gives_way = True
+            self._begin(self._plan)
+        else:
+            self._again()
+
+    def _go_on(self) -> None:
+        if self._plan is not None and self._gives_way:
+            self._gives_way = False
+            self._begin(self._plan)
+
     def _again(self) -> None:
         if self._reader is None or self._plan is None:
             return
         if not self._replayed:
             self._reread(self._reader)
-        elif self._reader.progress().passes:
+        elif self._has_passed():
             self._replayed = ()
             self._begin(self._plan)
         # Else the one pass over all is still under way.
+
+    def _has_passed(self) -> bool:
+        return self._reader is not None and self._reader.progress().passes > 0
 
     def _reread(self, reader: Reader) -> None:
         """Not what cannot stay: reading would push out what has just been read."""

@@ -32,3 +32,9 @@ def test_cachestat_of_a_closed_file_fails() -> None:
     with pytest.raises(OSError, match="cachestat") as caught:
         libc.cachestat(-1, 0, 0)
     assert caught.value.errno in (errno.EBADF, errno.ENOSYS)
+
+
+def test_advice_on_a_file_is_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    libc.fadvise(-1, 0, "DONTNEED")
+    monkeypatch.delattr("os.posix_fadvise")
+    libc.fadvise(-1, 0, "DONTNEED")

@@ -138,7 +138,7 @@ def test_a_filesystem_that_refuses_to_drop_pages_is_no_obstacle(
     file: Path, mapping: Range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: int) -> None:
-        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr("os.posix_fadvise", refused)
     copy_in_place(file, mapping, [pages(mapping)])

@@ -7,6 +7,7 @@ import os
 import signal
 from functools import partial
 
+import pytest
 from made_calls import FAKE_WORKER, made_spec
 
 from server.process import Graces, WorkerProcess
@@ -57,6 +58,24 @@ async def test_the_spare_one_serves_the_next_model_and_another_takes_its_place()
 
     await spare.close()
     assert [each.runs for each in starts.started] == [False, False]
+
+
+async def test_the_next_waits_while_requests_run_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("server.spare._LOOK_AGAIN_SECONDS", 0.01)
+    for patience, busy_looks in ((60.0, 3), (0.0, 1)):
+        starts, looks = Starts(), iter([True] * busy_looks)
+        spare = Spare(
+            starts,
+            is_busy=partial(next, looks, False),
+            refill_seconds=0,
+            patience_seconds=patience,
+        )
+        taken = await spare.spawn("m")
+        await starts.until(2)
+        assert next(looks, None) is None, "it was looked until nothing ran"
+        await asyncio.gather(end(taken), spare.close())
 
 
 async def test_without_one_a_worker_is_started() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 from made_models import MoeShape, write_moe
@@ -22,14 +24,17 @@ from worker_process import (
 
 from residency.file_cache import FileProbe
 from residency.ledger import sample
-from residency.modes import Mode
+from residency.modes import Mode, plan
 from residency.pin import working_set
 from residency.policy import Policy
 from residency.procfs import ProcFS
-from residency.ranges import Range
+from residency.ranges import Range, total
+from residency.read_order import FilePart
+from residency.reader import Progress
 from server.protocol import Apply, FileRuns, PinReport, Ready, Shutdown, WorkingSet
 from server.worker.keeping import EVERY_SECONDS, Keeping
 from server.worker.pinning import Search
+from server.worker.reading import reading
 
 LAZY, EAGER = Policy(Mode.LAZY), Policy(Mode.EAGER)
 WEIGHTS, FILE = [Range(4096, 8192)], Range(0, 10_000)
@@ -203,6 +208,43 @@ def test_a_replay_is_read_once(moe: Path) -> None:
         drop_cache(moe)
         worker.answer(HELLO)
         assert resident_bytes(moe) <= 1.15 * touched_bytes(worker, moe)
+
+
+class Started:
+    """In place of the native reader: what it is told to read, and that it has not ended."""
+
+    def __init__(self) -> None:
+        self.parts: list[Sequence[FilePart]] = []
+        self.n_bytes = 0
+
+    @contextmanager
+    def open(self, *given: object, **_: object) -> Iterator[Started]:
+        self.parts.append(cast("Sequence[FilePart]", given[2]))
+        yield self
+
+    def progress(self) -> Progress:
+        return Progress(passes=0, bytes_read=0, errno=0, reading=True)
+
+
+def test_a_replay_gives_way_to_the_first_request(
+    moe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, size = Started(), moe.stat().st_size
+    monkeypatch.setattr("server.worker.reading.open_reader", started.open)
+    with reading([moe], [[(0, size)]]) as ahead:
+        ahead.follow(plan(Mode.LAZY))
+        ahead.replay()
+        ahead.on_wake()
+        ahead.on_step(idle=False)
+        ahead.on_step(idle=True)
+        ahead.on_wake()
+        ahead.on_step(idle=True)
+    unordered, dense, behind, waiting, again = [
+        total(part.bytes for part in parts) for parts in started.parts
+    ]
+    assert unordered == size
+    assert dense == waiting < 0.5 * size
+    assert behind == again > 0.99 * size
 
 
 def test_a_change_of_mode_goes_on_with_the_replay(moe: Path) -> None:
