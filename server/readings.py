@@ -19,7 +19,7 @@ from server.ledgers import Ledgers, LedgerUnavailable, paths_of
 
 # At most 10 ms by the figures above.
 _AT_ONCE_BYTES = 128 << 20
-# Of 10 ms for a scrape the rest of it takes 4 to 6. Enough for 13 GB by cachestat, if the worker has
+# Of 10 ms for a scrape the rest takes 4 to 6. Enough for 13 GB by cachestat, if the worker has
 # touched some hundred MB of them in large folios.
 _PATIENCE_SECONDS = 0.003
 

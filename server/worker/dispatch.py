@@ -60,11 +60,13 @@ class Dispatcher:
             self._send(
                 Rejected(message.id, "the model makes embeddings and writes no text", "model")
             )
+        self._ahead.on_change(idle=self.idle)
 
     def on_embed(self, message: Embed) -> None:
         self._wake()
         self._keeping.on_request()
         self._embedder.on_embed(message)
+        self._ahead.on_change(idle=self.idle)
 
     def on_apply(self, message: Apply) -> None:
         """Begins to change how the weights are kept; the steps go on with it."""
@@ -77,6 +79,7 @@ class Dispatcher:
         if self._engine:
             self._engine.on_cancel(request_id)
         self._embedder.on_cancel(request_id)
+        self._ahead.on_change(idle=self.idle)
 
     def end_all(self, reason: FinishReason, error: str | None = None) -> None:
         if self._engine:
@@ -96,7 +99,7 @@ class Dispatcher:
             self._send(report)
         writing = self._engine is not None and self._engine.writing
         self._embedder.step(self._prefill_slice if writing else None)
-        self._ahead.on_step(idle=self.idle)
+        self._ahead.on_change(idle=self.idle)
         if self.idle:
             self._keeping.step()
 

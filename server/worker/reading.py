@@ -80,8 +80,8 @@ class Reading:
         self._gives_way_until = time.monotonic() + _GIVES_WAY_SECONDS
         self._submit(self._give_way)
 
-    def on_step(self, *, idle: bool) -> None:
-        """To be called after each step, with whether the model has nothing to do."""
+    def on_change(self, *, idle: bool) -> None:
+        """To be called after what may leave the model with nothing to do, and whether it has."""
         until = self._gives_way_until
         if until is not None and (idle or time.monotonic() > until):
             self._gives_way_until = None
@@ -165,7 +165,7 @@ class Reading:
             self._begin(self._plan)
 
     def _again(self) -> None:
-        if self._reader is None or self._plan is None:
+        if self._reader is None or self._plan is None or self._gives_way:
             return
         if not self._replayed:
             self._reread(self._reader)

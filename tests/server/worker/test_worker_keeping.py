@@ -215,7 +215,7 @@ class Started:
 
     def __init__(self) -> None:
         self.parts: list[Sequence[FilePart]] = []
-        self.n_bytes = 0
+        self.passes = 0
 
     @contextmanager
     def open(self, *given: object, **_: object) -> Iterator[Started]:
@@ -223,7 +223,7 @@ class Started:
         yield self
 
     def progress(self) -> Progress:
-        return Progress(passes=0, bytes_read=0, errno=0, reading=True)
+        return Progress(passes=self.passes, bytes_read=0, errno=0, reading=True)
 
 
 def test_a_replay_gives_way_to_the_first_request(
@@ -235,10 +235,11 @@ def test_a_replay_gives_way_to_the_first_request(
         ahead.follow(plan(Mode.LAZY))
         ahead.replay()
         ahead.on_wake()
-        ahead.on_step(idle=False)
-        ahead.on_step(idle=True)
+        ahead.on_change(idle=False)
+        until(lambda: len(started.parts) == 4)
+        started.passes = 1
         ahead.on_wake()
-        ahead.on_step(idle=True)
+        ahead.on_change(idle=True)
     unordered, dense, behind, waiting, again = [
         total(part.bytes for part in parts) for parts in started.parts
     ]
