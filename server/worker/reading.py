@@ -81,7 +81,7 @@ class Reading:
         self._submit(self._give_way)
 
     def on_change(self, *, idle: bool) -> None:
-        """To be called after what may leave the model with nothing to do, and whether it has."""
+        """To be called after whatever may end the last request; idle if no request is left."""
         until = self._gives_way_until
         if until is not None and (idle or time.monotonic() > until):
             self._gives_way_until = None
